@@ -1,0 +1,2 @@
+// Package audit appends records to a tamper-evident log.
+package audit

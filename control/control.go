@@ -1,0 +1,135 @@
+// Package control holds what the launcher, the gateway and the broker say to
+// each other: the cell file, and JSON over unix sockets with checked peers.
+//
+// A cell file is the truth about one attached cell. The launcher, as root,
+// writes it; the daemons read it when they start and when they are told to, so
+// that either can be restarted under running sandboxes. It holds placeholders,
+// never secrets. Nothing here trusts a sandbox or is reachable from one.
+package control
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// CellFile describes one attached cell.
+type CellFile struct {
+	Cell    string     `json:"cell"`
+	Run     string     `json:"run"`
+	Index   int        `json:"index"`
+	Sandbox netip.Addr `json:"sandbox"` // the source address that identifies the cell
+	Gateway netip.Addr `json:"gateway"`
+	Policy  string     `json:"policy"` // "sha256:…"
+	Grants  []Grant    `json:"grants"`
+	Created time.Time  `json:"created"`
+}
+
+// Grant gives a run the use of a credential.
+type Grant struct {
+	Credential  string `json:"credential"`
+	Env         string `json:"env,omitempty"` // variable that holds the placeholder inside
+	Placeholder string `json:"placeholder"`
+	Place       Place  `json:"place"`
+}
+
+// Place is where a credential goes in a request.
+type Place struct {
+	Type   string `json:"type"`   // bearer, header, basic
+	Header string `json:"header"` // canonical name
+}
+
+const maxFile = 1 << 20
+
+// Path returns the name of a cell's file in dir.
+func Path(dir, cell string) string { return filepath.Join(dir, cell+".json") }
+
+// Write puts f into dir, whole or not at all, readable by its group.
+func (f *CellFile) Write(dir string, gid int) error {
+	if f.Cell == "" || f.Run == "" || !f.Sandbox.Is4() || f.Policy == "" {
+		return errors.New("writing a cell file: cell, run, address and policy are required")
+	}
+	data, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return fmt.Errorf("writing a cell file: %w", err)
+	}
+	tmp, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return fmt.Errorf("writing a cell file: %w", err)
+	}
+	defer os.Remove(tmp.Name()) // gone already once it is renamed
+	_, err = tmp.Write(data)
+	err = errors.Join(err, tmp.Chown(0, gid), tmp.Chmod(0o640), tmp.Close())
+	if err != nil {
+		return fmt.Errorf("writing a cell file: %w", err)
+	}
+	return os.Rename(tmp.Name(), Path(dir, f.Cell))
+}
+
+// Read returns the file of one cell. A cell that is not there is [fs.ErrNotExist].
+func Read(dir, cell string) (*CellFile, error) {
+	if cell == "" || strings.ContainsAny(cell, "/.") {
+		return nil, fmt.Errorf("reading a cell file: %q is not a cell", cell)
+	}
+	file, err := os.Open(Path(dir, cell))
+	if err != nil {
+		return nil, fmt.Errorf("reading a cell file: %w", err)
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxFile))
+	if err != nil {
+		return nil, fmt.Errorf("reading a cell file: %w", err)
+	}
+	var f CellFile
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&f); err != nil {
+		return nil, fmt.Errorf("reading cell file %q: %w", file.Name(), err)
+	}
+	if f.Cell != cell || f.Run == "" || !f.Sandbox.Is4() || f.Policy == "" {
+		return nil, fmt.Errorf("reading cell file %q: incomplete", file.Name())
+	}
+	return &f, nil
+}
+
+// ReadAll returns every cell in dir. One that cannot be read is left out and
+// told in err: the others stay in force.
+func ReadAll(dir string) (cells []*CellFile, err error) {
+	names, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading cell files: %w", err)
+	}
+	var errs []error
+	for _, n := range names {
+		cell, ok := strings.CutSuffix(n.Name(), ".json")
+		if !ok {
+			continue
+		}
+		f, err := Read(dir, cell)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		cells = append(cells, f)
+	}
+	return cells, errors.Join(errs...)
+}
+
+// Remove takes a cell's file away; one that is not there is no error.
+func Remove(dir, cell string) error {
+	if err := os.Remove(Path(dir, cell)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing a cell file: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,361 @@
+// Package gate decides and records in one call, and hands out the only proof
+// of it.
+//
+// [Gate.Admit] asks the cell's policy and writes the record; only then is
+// there a [Pass], and only with a Pass do the dialler dial and the broker
+// sign. What cannot be recorded is refused. It trusts the caller for the facts
+// of a request; it never dials, never parses, and never admits without a record.
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"sallyport/audit"
+	"sallyport/rules"
+)
+
+// Recorder appends records. Append returns after the record is as durable as
+// the log promises, or an error: then it must be taken as not written.
+// It is called by many goroutines at once.
+type Recorder interface {
+	Append(context.Context, *audit.Record) error
+}
+
+// Identity is what a cell stands for while a run has it.
+type Identity struct {
+	Cell   string
+	Run    string
+	Policy *rules.Policy
+}
+
+// Config is what a Gate needs; every field is required.
+type Config struct {
+	// Identity returns the identity of a cell; ok is false for a cell that is
+	// not attached, which is refused.
+	Identity func(cell string) (id Identity, ok bool)
+	Recorder Recorder
+	Now      func() time.Time
+	// Hash makes the keyed hash that stands for a sensitive value in records.
+	Hash func(value string) string
+}
+
+// Gate is safe for use by many goroutines.
+type Gate struct {
+	cfg Config
+}
+
+// New returns a Gate. It refuses an incomplete Config.
+func New(cfg Config) (*Gate, error) {
+	if cfg.Identity == nil || cfg.Recorder == nil || cfg.Now == nil || cfg.Hash == nil {
+		return nil, errors.New("gate: identity, recorder, clock and hash are all required")
+	}
+	return &Gate{cfg}, nil
+}
+
+// DeniedError is a refusal. Reason is for the sandbox; Err, if any, is for the
+// log alone.
+type DeniedError struct {
+	Reason   rules.Reason
+	ID       string // of the record
+	Decision rules.Decision
+	Err      error
+}
+
+// Error implements error, for the log.
+func (e *DeniedError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("denied: %s: %v", e.Reason, e.Err)
+	}
+	return "denied: " + string(e.Reason)
+}
+
+// Unwrap returns the cause that only the log sees.
+func (e *DeniedError) Unwrap() error { return e.Err }
+
+// Origin tells which way a request came; it is recorded, not judged.
+type Origin struct {
+	Listener string         // transparent, explicit, dns
+	Client   netip.AddrPort // inside the cell
+	Proto    string         // h1, h2
+}
+
+type originKey struct{}
+
+// WithOrigin returns a context whose requests are recorded with o.
+func WithOrigin(ctx context.Context, o Origin) context.Context {
+	return context.WithValue(ctx, originKey{}, o)
+}
+
+// Pass proves that a request was admitted and recorded. Only Admit makes one;
+// the zero Pass proves nothing.
+type Pass struct{ p *pass }
+
+type pass struct {
+	gate     *Gate
+	id       string
+	identity Identity
+	req      rules.Request
+	decision rules.Decision
+	origin   Origin
+	began    time.Time
+	recorded bool // an admit record stands in the log
+	closed   atomic.Bool
+}
+
+// Valid reports whether p came from Admit and is not done.
+func (p Pass) Valid() bool { return p.p != nil && !p.p.closed.Load() }
+
+// Dialable reports whether an upstream connection may be made for p: it is a
+// recorded Fetch, or a stream that the policy tunnels.
+func (p Pass) Dialable() bool {
+	return p.Valid() && p.p.recorded && (p.p.req.Question == rules.Fetch || p.p.decision.Verdict == rules.Tunnel)
+}
+
+// ID returns the id of the request, "" for the zero Pass.
+func (p Pass) ID() string {
+	if p.p == nil {
+		return ""
+	}
+	return p.p.id
+}
+
+// Request returns what was admitted.
+func (p Pass) Request() rules.Request {
+	if p.p == nil {
+		return rules.Request{}
+	}
+	return p.p.req
+}
+
+// Decision returns how it was decided; denied for the zero Pass.
+func (p Pass) Decision() rules.Decision {
+	if p.p == nil {
+		return rules.Decision{}
+	}
+	return p.p.decision
+}
+
+// Identity returns for whom it was admitted.
+func (p Pass) Identity() Identity {
+	if p.p == nil {
+		return Identity{}
+	}
+	return p.p.identity
+}
+
+// Admit decides a request and records the decision.
+//
+// A refusal is a [*DeniedError]. An admitted Fetch, and a Connect or Hello
+// with verdict Tunnel, is in the log when Admit returns; its Pass must be
+// closed with [Pass.Done]. A stream to be inspected does nothing by itself, so
+// it is not recorded yet: its requests are, and Done records a refusal if there
+// were none. Resolve is recorded once, by [Gate.Answer].
+func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
+	p := g.decide(ctx, req)
+	if p.decision.Verdict == rules.Deny {
+		return Pass{}, g.refuse(ctx, p, p.decision.Reason, nil)
+	}
+	if p.decision.Verdict == rules.Inspect && req.Question != rules.Fetch {
+		return Pass{p}, nil
+	}
+	if req.Question == rules.Resolve || req.Question == rules.Reach {
+		return Pass{}, g.refuse(ctx, p, rules.BadRequest, errors.New("not a question for Admit"))
+	}
+	rec := p.record(audit.Admit)
+	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
+		return Pass{}, &DeniedError{Reason: rules.AuditUnavailable, ID: p.id, Decision: p.decision, Err: err}
+	}
+	p.recorded = true
+	return Pass{p}, nil
+}
+
+func (g *Gate) decide(ctx context.Context, req rules.Request) *pass {
+	now := g.cfg.Now()
+	req.Now = now.Unix()
+	p := &pass{gate: g, id: ulid.Make().String(), req: req, began: now}
+	p.origin, _ = ctx.Value(originKey{}).(Origin)
+	id, ok := g.cfg.Identity(req.Cell)
+	if !ok {
+		p.identity = Identity{Cell: req.Cell}
+		p.decision = rules.Decision{Reason: rules.UnknownCell}
+		return p
+	}
+	p.identity = id
+	p.decision = id.Policy.Decide(req)
+	return p
+}
+
+// refuse writes the one record of a refusal and returns its error. If the
+// record cannot be written the answer is a refusal all the same.
+func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause error) error {
+	denied := &DeniedError{Reason: reason, ID: p.id, Decision: p.decision, Err: cause}
+	rec := p.record(audit.Refuse)
+	rec.Reason, rec.Verdict = string(reason), rules.Deny.String()
+	if cause != nil {
+		rec.Error = cause.Error()
+	}
+	ctx, cancel := closing(ctx)
+	defer cancel()
+	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
+		denied.Reason, denied.Err = rules.AuditUnavailable, errors.Join(cause, err)
+	}
+	return denied
+}
+
+// Refuse records that a request was refused before a policy could be asked,
+// because it could not be understood or contradicts itself (bad_request,
+// authority_mismatch), or found out to be something else (client_rejected_ca).
+// It returns the [*DeniedError].
+func (g *Gate) Refuse(ctx context.Context, req rules.Request, reason rules.Reason, cause error) error {
+	p := g.decide(ctx, req)
+	return g.refuse(ctx, p, reason, cause)
+}
+
+// Answer decides a DNS query (Resolve) and records it with what answer says
+// will be sent for that decision. An error means: not recorded, do not answer.
+func (g *Gate) Answer(ctx context.Context, req rules.Request, qtype string, answer func(rules.Decision) string) (rules.Decision, error) {
+	req.Question = rules.Resolve
+	p := g.decide(ctx, req)
+	rec := p.record(audit.DNS)
+	rec.QType, rec.Answer = qtype, answer(p.decision)
+	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
+		return rules.Decision{}, &DeniedError{Reason: rules.AuditUnavailable, ID: p.id, Decision: p.decision, Err: err}
+	}
+	return p.decision, nil
+}
+
+// Vet asks the policy that admitted p about a resolved address. The name was
+// admitted, the address was not. A refusal is a [*DeniedError]; it is not
+// recorded by itself: [Pass.Done] of p tells it.
+func (g *Gate) Vet(_ context.Context, p Pass, addr netip.Addr) error {
+	if !p.Dialable() {
+		return &DeniedError{Reason: rules.NoPolicy, ID: p.ID(), Err: errors.New("no pass to dial with")}
+	}
+	req := p.p.req
+	req.Question, req.Addr = rules.Reach, addr.Unmap()
+	d := p.p.identity.Policy.Decide(req)
+	if d.Verdict == rules.Deny {
+		return &DeniedError{Reason: d.Reason, ID: p.p.id, Decision: d, Err: fmt.Errorf("address %v", addr)}
+	}
+	return nil
+}
+
+// Recheck asks the cell's present policy about p again, without a record. It
+// is for streams that are still open when the policy changes.
+func (g *Gate) Recheck(p Pass) bool {
+	if !p.Valid() {
+		return false
+	}
+	id, ok := g.cfg.Identity(p.p.req.Cell)
+	if !ok || id.Run != p.p.identity.Run {
+		return false
+	}
+	req := p.p.req
+	req.Now = g.cfg.Now().Unix()
+	d := id.Policy.Decide(req)
+	return d.Verdict == p.p.decision.Verdict && d.Credential == p.p.decision.Credential
+}
+
+// Outcome is what became of an admitted request or stream.
+type Outcome struct {
+	Addr     netip.AddrPort // dialled, invalid if none
+	Status   int            // HTTP status sent to the sandbox, 0 for a tunnel
+	Sent     int64          // octets, sandbox to upstream
+	Received int64          // octets, upstream to sandbox
+	// Reason, if not empty, says that the request was refused after it was
+	// admitted (private_ip, credential_unavailable …).
+	Reason rules.Reason
+	Err    error // for the log
+	// Requests counts the requests judged on an inspected stream.
+	Requests int
+}
+
+// Done closes p and records its outcome. The record is written even if ctx is
+// already cancelled, since a client may have gone. Closing twice panics: one
+// admit has exactly one done.
+func (p Pass) Done(ctx context.Context, o Outcome) error {
+	if p.p == nil {
+		panic("gate: done on no pass")
+	}
+	if p.p.closed.Swap(true) {
+		panic("gate: pass closed twice")
+	}
+	if !p.p.recorded {
+		return p.p.endStream(ctx, o)
+	}
+	rec := p.p.record(audit.Done)
+	rec.ID, rec.Ref = "", p.p.id
+	rec.Status, rec.Sent, rec.Received = o.Status, o.Sent, o.Received
+	rec.Micros = p.p.gate.cfg.Now().Sub(p.p.began).Microseconds()
+	if o.Addr.IsValid() {
+		rec.Addr = o.Addr.String()
+	}
+	if o.Reason != "" {
+		rec.Verdict, rec.Reason = rules.Deny.String(), string(o.Reason)
+	}
+	if o.Err != nil {
+		rec.Error = o.Err.Error()
+	}
+	ctx, cancel := closing(ctx)
+	defer cancel()
+	return p.p.gate.cfg.Recorder.Append(ctx, &rec)
+}
+
+// endStream closes an inspected stream. Its requests have their own records;
+// one that asked for nothing is recorded as a refusal here.
+func (p *pass) endStream(ctx context.Context, o Outcome) error {
+	if o.Requests > 0 {
+		return nil
+	}
+	reason := o.Reason
+	switch {
+	case reason != "":
+	case p.decision.Explain:
+		reason = p.decision.Reason
+	default:
+		reason = rules.NoRequest
+	}
+	var denied *DeniedError
+	if err := p.gate.refuse(ctx, p, reason, o.Err); errors.As(err, &denied) && denied.Reason != rules.AuditUnavailable {
+		return nil
+	} else {
+		return err
+	}
+}
+
+// closingTimeout bounds the write of a closing record.
+const closingTimeout = 5 * time.Second
+
+// closing cuts a context loose from the client's: a record of what was done
+// must be written even if nobody waits for the answer any more.
+func closing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), closingTimeout)
+}
+
+func (p *pass) record(kind audit.Kind) audit.Record {
+	d, r := &p.decision, &p.req
+	rec := audit.Record{
+		Kind: kind, ID: p.id, Cell: p.identity.Cell, Run: p.identity.Run,
+		Policy: d.Policy, Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where,
+		Scope: d.Scope, Credential: d.Credential,
+		Listener: p.origin.Listener, Proto: p.origin.Proto, Question: r.Question.String(),
+		Host: r.Endpoint.Host.String(), Port: r.Endpoint.Port, Method: r.Method, Path: r.Path.String(),
+	}
+	if rec.Proto == "" && r.Protocol != 0 {
+		rec.Proto = r.Protocol.String()
+	}
+	if p.origin.Client.IsValid() {
+		rec.Client = p.origin.Client.String()
+	}
+	if r.Query != "" {
+		rec.Query = p.gate.cfg.Hash(r.Query)
+	}
+	return rec
+}

@@ -1,0 +1,44 @@
+package rules
+
+// Reason is why a request was decided as it was: a closed set, stable over
+// versions. It is what a sandbox and a reviewer see; details are for the log.
+type Reason string
+
+// The reasons. docs/reasons.md explains each; a test keeps the two in step.
+const (
+	Allowed            Reason = "allowed"
+	NoPolicy           Reason = "no_policy"
+	UnknownCell        Reason = "unknown_cell"
+	HostNotAllowed     Reason = "host_not_allowed"
+	AddressNotAllowed  Reason = "address_not_allowed" // a raw IP address that no rule names
+	PortNotAllowed     Reason = "port_not_allowed"
+	ProtocolNotAllowed Reason = "protocol_not_allowed"
+	MethodNotAllowed   Reason = "method_not_allowed"
+	PathNotAllowed     Reason = "path_not_allowed"
+	PathAmbiguous      Reason = "path_ambiguous"
+	DeniedByRule       Reason = "denied_by_rule"
+	RuleExpired        Reason = "rule_expired"
+	PrivateIP          Reason = "private_ip" // the resolved address is special-purpose and no rule opens it
+	AuthorityMismatch  Reason = "authority_mismatch"
+	TypeNotAllowed     Reason = "dns_type_not_allowed"
+	BadRequest         Reason = "bad_request"
+	Limit              Reason = "limit"
+	PlaceholderLeak    Reason = "placeholder_leak"
+	ForeignCredential  Reason = "foreign_credential"
+	CredentialMismatch Reason = "credential_mismatch"    // the broker's own lock refused
+	CredentialNeedsTLS Reason = "credential_needs_tls"   // never over plain HTTP
+	CredentialUnavail  Reason = "credential_unavailable" // the secret's source failed
+	BrokerUnavailable  Reason = "broker_unavailable"
+	AuditUnavailable   Reason = "audit_unavailable" // cannot be recorded, so not done
+	ClientRejectedCA   Reason = "client_rejected_ca"
+	NoRequest          Reason = "no_request" // the stream ended before it asked for anything
+)
+
+// Reasons returns every reason, for the documentation and its test.
+func Reasons() []Reason {
+	return []Reason{Allowed, NoPolicy, UnknownCell, HostNotAllowed, AddressNotAllowed, PortNotAllowed,
+		ProtocolNotAllowed, MethodNotAllowed, PathNotAllowed, PathAmbiguous, DeniedByRule, RuleExpired,
+		PrivateIP, AuthorityMismatch, TypeNotAllowed, BadRequest, Limit, PlaceholderLeak, ForeignCredential,
+		CredentialMismatch, CredentialNeedsTLS, CredentialUnavail, BrokerUnavailable, AuditUnavailable,
+		ClientRejectedCA, NoRequest}
+}

@@ -1,0 +1,126 @@
+package target
+
+import "strings"
+
+// maxPath bounds a path; longer ones are refused before anything looks at them.
+const maxPath = 16 << 10
+
+// Path is the path of a request target (RFC 3986 section 3.3) in canonical
+// form: escapes of unreserved characters decoded, hexadecimal in upper case
+// (section 6.2.2). It begins with a slash. The zero Path is no path.
+//
+// A path that servers are known to read in two ways (dot segments, empty
+// segments, an encoded slash, a backslash, a semicolon before a dot segment)
+// is kept and marked [Path.Ambiguous]: a rule about paths cannot judge it.
+type Path struct {
+	s         string
+	ambiguous bool
+}
+
+// ParsePath reads the escaped path of a request target, without its query.
+// Control characters, octets outside ASCII and broken escapes are errors.
+func ParsePath(raw string) (Path, error) {
+	bad := func(why string) (Path, error) { return Path{}, &SyntaxError{Kind: "path", Input: raw, Why: why} }
+	switch {
+	case raw == "" || raw[0] != '/':
+		return bad("does not begin with a slash")
+	case len(raw) > maxPath:
+		return bad("longer than 16 KiB")
+	}
+	if isPlain(raw) {
+		return Path{s: raw, ambiguous: hasOddSegment(raw)}, nil
+	}
+	var b strings.Builder
+	b.Grow(len(raw))
+	odd := false
+	for i := 0; i < len(raw); i++ {
+		c := raw[i]
+		switch {
+		case c == '%':
+			if i+2 >= len(raw) || !isHex(raw[i+1]) || !isHex(raw[i+2]) {
+				return bad("a percent sign without two hexadecimal digits")
+			}
+			d := unhex(raw[i+1])<<4 | unhex(raw[i+2])
+			i += 2
+			switch {
+			case d < 0x20 || d == 0x7f:
+				return bad("an encoded control character")
+			case isUnreserved(d):
+				b.WriteByte(d)
+			default:
+				// An encoded percent sign may be decoded twice further on.
+				odd = odd || d == '/' || d == '\\' || d == '%'
+				b.WriteByte('%')
+				b.WriteByte(upperHex[d>>4])
+				b.WriteByte(upperHex[d&15])
+			}
+		case c <= ' ' || c >= 0x7f:
+			return bad("a control character, a space or an octet outside ASCII")
+		case c == '?' || c == '#':
+			return bad("a query or fragment")
+		default:
+			odd = odd || c == '\\'
+			b.WriteByte(c)
+		}
+	}
+	s := b.String()
+	return Path{s: s, ambiguous: odd || hasOddSegment(s)}, nil
+}
+
+// String returns the canonical path, "" for the zero Path.
+func (p Path) String() string { return p.s }
+
+// IsZero reports whether p is no path.
+func (p Path) IsZero() bool { return p.s == "" }
+
+// Ambiguous reports whether servers may read the path in two ways.
+func (p Path) Ambiguous() bool { return p.ambiguous }
+
+// isPlain reports whether s holds only characters that need no rewriting.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; !isUnreserved(c) && c != '/' && strings.IndexByte("!$&'()*+,;=:@", c) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// hasOddSegment reports a dot segment, also before a semicolon (path
+// parameters, RFC 3986 section 3.3), or an empty segment other than the last.
+func hasOddSegment(s string) bool {
+	rest := s[1:]
+	for {
+		seg, tail, more := strings.Cut(rest, "/")
+		seg, _, _ = strings.Cut(seg, ";")
+		if seg == "." || seg == ".." || seg == "" && (more || len(rest) > 0) {
+			return true
+		}
+		if !more {
+			return false
+		}
+		rest = tail
+	}
+}
+
+const upperHex = "0123456789ABCDEF"
+
+func isUnreserved(c byte) bool { // RFC 3986 section 2.3
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+		c == '-' || c == '.' || c == '_' || c == '~'
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+func unhex(c byte) byte {
+	switch {
+	case c <= '9':
+		return c - '0'
+	case c <= 'F':
+		return c - 'A' + 10
+	default:
+		return c - 'a' + 10
+	}
+}
