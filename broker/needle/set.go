@@ -1,0 +1,149 @@
+package needle
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+)
+
+// Set finds any of its needles in one pass over a text. It is immutable.
+//
+// The method is Wu and Manber's (A Fast Algorithm for Multi-Pattern Searching,
+// 1994): a window as long as the shortest needle moves over the text; a table
+// says for its last two octets how far it may jump. On ordinary text nearly
+// every jump is a whole window, so the cost falls with the length of the
+// needles and hardly rises with their number.
+type Set struct {
+	needles []Needle // longest first: at one place the longest wins
+	window  int
+	longest int
+	jump    [tableSize]uint8
+	// head and next chain the needles whose window ends alike, in order; an
+	// entry is an index plus one, 0 ends a chain.
+	head [tableSize]uint16
+	next []uint16
+}
+
+const (
+	tableBits = 12
+	tableSize = 1 << tableBits
+	maxWindow = 200 // fits a jump
+)
+
+func hash(a, b byte) uint { return (uint(a)<<5 ^ uint(b)) & (tableSize - 1) }
+
+// NewSet makes a Set. Needles shorter than [MinLen] are left out, as are more
+// than 65,535.
+func NewSet(needles []Needle) *Set {
+	s := &Set{window: maxWindow}
+	for _, n := range needles {
+		if len(n.Text) >= MinLen && len(s.needles) < 1<<16-1 {
+			s.needles = append(s.needles, n)
+			s.window = min(s.window, len(n.Text))
+			s.longest = max(s.longest, len(n.Text))
+		}
+	}
+	slices.SortStableFunc(s.needles, func(a, b Needle) int { return cmp.Compare(len(b.Text), len(a.Text)) })
+	for i := range s.jump {
+		s.jump[i] = uint8(s.window - 1)
+	}
+	s.next = make([]uint16, len(s.needles))
+	for i, n := range slices.Backward(s.needles) {
+		for end := 1; end < s.window; end++ {
+			h := hash(n.Text[end-1], n.Text[end])
+			s.jump[h] = min(s.jump[h], uint8(s.window-1-end))
+		}
+		h := hash(n.Text[s.window-2], n.Text[s.window-1])
+		s.next[i], s.head[h] = s.head[h], uint16(i+1)
+	}
+	return s
+}
+
+// Len returns the number of needles.
+func (s *Set) Len() int { return len(s.needles) }
+
+// Longest returns the length of the longest needle.
+func (s *Set) Longest() int { return s.longest }
+
+// Hit is where a needle is. Whole is false where the text ends before the
+// needle does.
+type Hit struct {
+	At     int
+	Needle *Needle
+	Whole  bool
+}
+
+// Text is what can be searched.
+type Text interface{ ~string | ~[]byte }
+
+// Next returns the first whole needle in text at or after from, the longest of
+// those that begin there; ok is false if there is none.
+func Next[T Text](s *Set, text T, from int) (h Hit, ok bool) {
+	if s == nil || len(s.needles) == 0 {
+		return Hit{}, false
+	}
+	for end := from + s.window; end <= len(text); {
+		k := hash(text[end-2], text[end-1])
+		if j := s.jump[k]; j > 0 {
+			end += int(j)
+			continue
+		}
+		at := end - s.window
+		for i := s.head[k]; i != 0; i = s.next[i-1] {
+			if n := &s.needles[i-1]; len(text)-at >= len(n.Text) && begins(text, at, n.Text) {
+				return Hit{at, n, true}, true
+			}
+		}
+		end++
+	}
+	return Hit{}, false
+}
+
+// NextPart is Next for a text that goes on: a needle that begins here and may
+// end in what follows is a hit that is not Whole. Nothing that follows changes
+// what stands before it.
+func (s *Set) NextPart(text []byte, from int) (h Hit, ok bool) {
+	if s == nil || len(s.needles) == 0 {
+		return Hit{}, false
+	}
+	end := from + s.window
+	for end <= len(text) {
+		k := hash(text[end-2], text[end-1])
+		if j := s.jump[k]; j > 0 {
+			end += int(j)
+			continue
+		}
+		at := end - s.window
+		for i := s.head[k]; i != 0; i = s.next[i-1] {
+			n := &s.needles[i-1]
+			if begins(text, at, n.Text) {
+				return Hit{at, n, len(text)-at >= len(n.Text)}, true
+			}
+		}
+		end++
+	}
+	return s.tail(text, end-s.window)
+}
+
+// tail looks for a needle whose window does not fit into text any more.
+func (s *Set) tail(text []byte, from int) (Hit, bool) {
+	for at := from; at < len(text); at++ {
+		for i := range s.needles {
+			if n := &s.needles[i]; n.Text[0] == text[at] && bytes.HasPrefix(n.Text, text[at:]) {
+				return Hit{at, n, false}, true
+			}
+		}
+	}
+	return Hit{}, false
+}
+
+// begins reports whether text at a place is the needle, as far as text goes.
+func begins[T Text](text T, at int, needle []byte) bool {
+	n := min(len(needle), len(text)-at)
+	for i := range n {
+		if text[at+i] != needle[i] {
+			return false
+		}
+	}
+	return true
+}

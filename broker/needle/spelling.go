@@ -1,0 +1,134 @@
+// Package needle finds a few known values in much text, in the spellings that
+// programs give them: plain, base64, hexadecimal, percent-encoded, JSON- and
+// HTML-escaped.
+//
+// It trusts its caller for the values, which are few and at least [MinLen]
+// octets long, and nothing about the text. It never copies the text and never
+// decodes it; what was encoded twice is not found.
+package needle
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"html"
+	"net/url"
+	"strings"
+)
+
+// MinLen is the length below which a value is not worth finding: it would be
+// found everywhere.
+const MinLen = 8
+
+// Needle is one spelling of a value, and what is written in its stead, which is
+// just as long.
+type Needle struct {
+	Text    []byte
+	Instead []byte
+	// Value tells the caller which value this is a spelling of.
+	Value int
+}
+
+// Spellings returns the spellings of value. Each is replaced by the same
+// spelling of instead, cut or filled to the same number of octets, so that no
+// length, offset or frame around it changes.
+func Spellings(value, instead []byte, id int) []Needle {
+	instead = fit(instead, len(value))
+	var out []Needle
+	add := func(text, by []byte) {
+		if len(text) < MinLen || len(text) < len(value)/2 {
+			return
+		}
+		for _, n := range out {
+			if bytes.Equal(n.Text, text) {
+				return
+			}
+		}
+		out = append(out, Needle{text, fit(by, len(text)), id})
+	}
+	for _, f := range escapes {
+		add([]byte(f(string(value))), []byte(f(string(instead))))
+	}
+	for align := range 3 {
+		for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			add(base64Core(enc, value, align), base64Core(enc, instead, align))
+		}
+	}
+	return out
+}
+
+// escapes are the spellings that keep the order of the octets.
+var escapes = []func(string) string{
+	func(s string) string { return s },
+	url.QueryEscape,
+	url.PathEscape,
+	func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") },
+	func(s string) string { return lowerEscapes(url.QueryEscape(s)) },
+	func(s string) string { return lowerEscapes(url.PathEscape(s)) },
+	func(s string) string { return jsonEscape(s, true) },
+	func(s string) string { return jsonEscape(s, false) },
+	func(s string) string { return strings.ReplaceAll(jsonEscape(s, false), "/", `\/`) },
+	html.EscapeString,
+	func(s string) string { return hex.EncodeToString([]byte(s)) },
+	func(s string) string { return upperHex(hex.EncodeToString([]byte(s))) },
+}
+
+// base64Core returns the characters of an encoding that value alone decides
+// when align octets stand before it (modulo three). The one at either end that
+// it shares with its neighbours is left out: up to four bits of the first and
+// of the last octet.
+func base64Core(enc *base64.Encoding, value []byte, align int) []byte {
+	padded := append(make([]byte, align, align+len(value)+2), value...)
+	padded = append(padded, 0, 0)
+	text := enc.AppendEncode(nil, padded)
+	first := (8*align + 5) / 6
+	last := 8 * (align + len(value)) / 6
+	return text[first:last]
+}
+
+// fit cuts b, or fills it with x, to n octets.
+func fit(b []byte, n int) []byte {
+	out := bytes.Repeat([]byte{'x'}, n)
+	copy(out, b)
+	return out
+}
+
+func jsonEscape(s string, htmlToo bool) string {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(htmlToo)
+	if err := enc.Encode(s); err != nil || b.Len() < 3 {
+		return s // strings always encode
+	}
+	return b.String()[1 : b.Len()-2] // without the quotes and the line end
+}
+
+// lowerEscapes writes the hexadecimal digits of percent escapes in lower case.
+func lowerEscapes(s string) string {
+	b := []byte(s)
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] == '%' {
+			b[i+1], b[i+2] = lower(b[i+1]), lower(b[i+2])
+			i += 2
+		}
+	}
+	return string(b)
+}
+
+func upperHex(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if 'a' <= c && c <= 'f' {
+			b[i] = c - 'a' + 'A'
+		}
+	}
+	return string(b)
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c - 'A' + 'a'
+	}
+	return c
+}
