@@ -2,6 +2,7 @@ package rules
 
 import (
 	"net/netip"
+	"slices"
 
 	"sallyport/rules/target"
 )
@@ -9,10 +10,12 @@ import (
 // Policy is a compiled, immutable set of rules. Make one with [Compile]; the
 // zero and the nil Policy deny everything.
 type Policy struct {
-	name   string
-	digest string
-	rules  []Rule
-	denied DeniedNames
+	compiled bool
+	name     string
+	digest   string
+	denied   DeniedNames
+	rules    []Rule // sorted: the first that matches is the one that speaks
+	index
 }
 
 // DeniedNames says how a denied name is answered in DNS.
@@ -43,7 +46,9 @@ const (
 	PassthroughTLS
 )
 
-// Rule is one rule in its compiled form. Empty Methods and Paths mean any.
+// Rule is one rule in its compiled form. Empty Methods and Paths mean any;
+// empty Ports, in a deny rule, mean any. A deny rule with Methods or Paths is
+// judged when a request is known, one without already when a stream begins.
 type Rule struct {
 	ID      string
 	Where   string // file:line
@@ -54,11 +59,20 @@ type Rule struct {
 	TLS     TLSMode
 	Methods []string // upper case, sorted
 	Paths   []PathPattern
-	// Private are special-purpose ranges that this rule opens (cidrs:).
+	// Private are the cidrs of the rule. Beside Hosts, in an allow rule, they
+	// are the special-purpose ranges that those hosts may resolve to. Without
+	// Hosts they are themselves what the rule is about: raw addresses that lie
+	// in them and, in a deny rule, every name that resolves to one. A name is
+	// never allowed by them (IP-19).
 	Private    []netip.Prefix
 	Credential string
 	Log        LogLevel
 	Expires    int64 // first second on which the rule no longer holds; 0 is never
+
+	// What people wrote about the rule; not judged.
+	Purpose string // reason: in the file
+	Ticket  string
+	Owner   string
 }
 
 // HostPattern is a host, or every name below one.
@@ -67,10 +81,22 @@ type HostPattern struct {
 	Wildcard bool // names one or more labels below Host, never Host itself
 }
 
-// PathPattern is a compiled path pattern: see [ParsePathPattern].
-type PathPattern struct {
-	text     string
-	segments []string
+// String returns the pattern as a policy file spells it.
+func (h HostPattern) String() string {
+	if h.Wildcard {
+		return "*." + h.Host.String()
+	}
+	return h.Host.String()
+}
+
+// Match reports whether h covers host.
+func (h HostPattern) Match(host target.Host) bool {
+	if !h.Wildcard {
+		return h.Host == host && !host.IsZero()
+	}
+	parent, ok := h.Host.Name()
+	name, isName := host.Name()
+	return ok && isName && name.Below(parent)
 }
 
 // Source is what a policy is compiled from.
@@ -96,4 +122,12 @@ func (p *Policy) Digest() string {
 		return ""
 	}
 	return p.digest
+}
+
+// Rules returns a copy of the rules, in the order in which they are consulted.
+func (p *Policy) Rules() []Rule {
+	if p == nil {
+		return nil
+	}
+	return slices.Clone(p.rules)
 }

@@ -146,11 +146,13 @@ type Decision struct {
 	Explain bool
 	// NameError, on Resolve: answer a denied name with NXDOMAIN
 	// (dns.denied: nxdomain) and not with a virtual address.
-	NameError  bool
-	Rule       string // id, "" when none matched
-	Where      string // file:line of the rule
-	Scope      string // which scope spoke: "policy" until there are more
-	Credential string // granted by the rule, "" for none
+	NameError bool
+	Rule      string // id, "" when none matched
+	Where     string // file:line of the rule
+	Scope     string // which scope spoke: "policy" until there are more
+	// Credential is what the rule grants to an admitted request, "" for none.
+	// In a refusal it is the credential that the refusal is about, if any.
+	Credential string
 	Log        LogLevel
 	Policy     string // digest of the policy, "sha256:…"
 }
