@@ -1,0 +1,118 @@
+package guest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+func beUint32(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
+
+// unpack makes the files that the work starts with.
+func (g *guest) unpack() error {
+	r, w := io.Pipe()
+	received := make(chan error, 1)
+	go func() {
+		err := g.receive(w)
+		w.CloseWithError(err) // nil is io.EOF
+		received <- err
+	}()
+	err := unpackInto(g.spec.Root, r, g.spec.Bounds)
+	if err == nil {
+		_, err = io.Copy(io.Discard, r) // what follows the tar's own end
+	}
+	r.CloseWithError(errors.New("not wanted any more"))
+	return errors.Join(err, <-received)
+}
+
+func unpackInto(dir string, r io.Reader, b Bounds) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	_, err = Unpack(r, root, b, true)
+	return err
+}
+
+// receive copies the pieces of a tar to w. Once w wants no more the rest is
+// still taken from the line, for what comes after it to be understood.
+func (g *guest) receive(w io.Writer) error {
+	var failed bool
+	for {
+		f, err := g.in.next()
+		if err != nil {
+			return fmt.Errorf("receiving files: %w", err)
+		}
+		switch f.kind {
+		case kindFiles:
+			if failed {
+				continue
+			}
+			if _, err := w.Write(f.data); err != nil {
+				failed = true // Unpack knows why
+			}
+		case kindFilesEnd:
+			return nil
+		default:
+			return fmt.Errorf("receiving files: frame %d is not expected", f.kind)
+		}
+	}
+}
+
+// export sends what the work left behind. The work is gone, so nothing changes
+// below our hands; it was hostile, so nothing is followed.
+func (g *guest) export(ctx context.Context) Done {
+	root, err := os.OpenRoot(g.spec.Root)
+	if err != nil {
+		return Done{Error: err.Error()}
+	}
+	defer root.Close()
+	skipped, err := Pack(ctx, g.out.stream(kindExport), root, g.spec.Bounds, false)
+	done := Done{Skipped: skipped}
+	if err != nil {
+		done.Error = err.Error()
+	}
+	return done
+}
+
+// maxLook bounds a file that is sent back for Look: a bundle of every root
+// there is has about a quarter of a megabyte.
+const maxLook = 8 << 20
+
+// look says which of some files are there. It is how the launcher learns about
+// an image: links resolve inside the sandbox, where they cannot lead out.
+func (g *guest) look() error {
+	var done Done
+	for _, path := range g.spec.Look {
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			continue
+		}
+		info, err := os.Stat(real)
+		if err != nil || !info.Mode().IsRegular() || info.Size() == 0 || info.Size() > maxLook {
+			continue
+		}
+		if len(done.Found) == 0 {
+			if err := g.sendFile(real); err != nil {
+				return err
+			}
+		}
+		done.Found = append(done.Found, Found{path, real})
+	}
+	return g.send(kindDone, done)
+}
+
+func (g *guest) sendFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(g.out.stream(kindExport), io.LimitReader(f, maxLook))
+	return err
+}
