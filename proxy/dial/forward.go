@@ -1,0 +1,131 @@
+package dial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"sallyport/rules"
+	"sallyport/rules/gate"
+)
+
+// Forward sends the request that p admits and returns the answer's header
+// with its body still to be read, as an [http.RoundTripper] does; it never
+// follows a redirect.
+//
+// Scheme, host, port, method, path and query are those of p: whatever URL and
+// Host req has are not looked at, and another method than the admitted one is
+// an error. Header and body are req's. The address that was dialled is told
+// by a net/http/httptrace GotConn hook in ctx. Errors are as of [Dialer.Dial].
+func (d *Dialer) Forward(ctx context.Context, p gate.Pass, req *http.Request) (*http.Response, error) {
+	out, err := outgoing(ctx, p, req)
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close() // as a RoundTripper must, also on error
+		}
+		return nil, err
+	}
+	to := p.Request().Endpoint.String()
+	pool := d.poolFor(p)
+	resp, err := pool.transport.RoundTrip(out)
+	pool.settle()
+	if err != nil {
+		return nil, requestError(to, err)
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols && out.Header.Get("Upgrade") == "" {
+		_ = resp.Body.Close() // the answer is refused whatever this says
+		return nil, &Error{Op: "requesting", To: to, Status: statusResponse,
+			Err: errors.New("upstream switched protocols without being asked")}
+	}
+	return resp, nil
+}
+
+type passKey struct{}
+
+// outgoing makes the request that is sent: it can only be the one admitted.
+func outgoing(ctx context.Context, p gate.Pass, req *http.Request) (*http.Request, error) {
+	r := p.Request()
+	bad := func(status, why string) (*http.Request, error) {
+		return nil, &Error{Op: "requesting", To: r.Endpoint.String(), Status: status, Err: errors.New(why)}
+	}
+	switch {
+	case !p.Dialable() || r.Question != rules.Fetch:
+		return nil, &Error{Op: "requesting", Status: statusInternal, Err: ErrNoPass}
+	case req.Method != r.Method:
+		return nil, &Error{Op: "requesting", To: r.Endpoint.String(), Status: statusInternal,
+			Err: fmt.Errorf("method %q was not the one admitted: %w", req.Method, ErrNoPass)}
+	case !upgradeKnown(req.Header):
+		return bad(statusRequest, "WebSocket is the only upgrade there is")
+	}
+	u, err := admittedURL(r)
+	if err != nil {
+		return bad(statusRequest, err.Error())
+	}
+	out := req.WithContext(context.WithValue(ctx, passKey{}, p))
+	out.URL, out.Host, out.RequestURI = u, u.Host, ""
+	out.Close = false // the client's wish is about its own connection
+	return out, nil
+}
+
+// upgradeKnown reports whether h asks for no upgrade or for WebSocket, which
+// net/http then sends over HTTP/1.1 (RFC 6455 section 4.1).
+func upgradeKnown(h http.Header) bool {
+	up := h.Values("Upgrade")
+	return len(up) == 0 || len(up) == 1 && strings.EqualFold(up[0], "websocket")
+}
+
+// admittedURL writes the admitted place and path as they were judged.
+func admittedURL(r rules.Request) (*url.URL, error) {
+	scheme, port := "http", uint16(80)
+	if r.Secure {
+		scheme, port = "https", 443
+	}
+	path := r.Path.String()
+	u := &url.URL{Scheme: scheme, Host: r.Endpoint.Authority(port), RawQuery: r.Query}
+	if r.Path.IsZero() {
+		if r.Method != http.MethodOptions {
+			return nil, errors.New("no path")
+		}
+		u.Opaque = "*" // RFC 9110 section 9.3.7
+		return u, nil
+	}
+	plain, err := url.PathUnescape(path)
+	if err != nil {
+		return nil, fmt.Errorf("path: %w", err)
+	}
+	u.Path, u.RawPath = plain, path
+	if u.EscapedPath() == path {
+		return u, nil
+	}
+	// net/url would escape what the client did not ({ or |, say). Opaque sends
+	// the very octets, but takes two slashes at its start for an authority.
+	if strings.HasPrefix(path, "//") {
+		return nil, errors.New("path cannot be sent as it was judged")
+	}
+	u.Path, u.RawPath, u.Opaque = "", "", path
+	return u, nil
+}
+
+// dialPooled opens a connection for a transport. net/http detaches a dial
+// from the request that asked for it, so that it may outlive that request;
+// the request's pass, kept in ctx, must still hold when the dial begins.
+func (d *Dialer) dialPooled(ctx context.Context, _, addr string) (net.Conn, error) {
+	p, ok := ctx.Value(passKey{}).(gate.Pass)
+	if !ok {
+		return nil, &Error{Op: "dialling", To: addr, Status: statusInternal, Err: ErrNoPass}
+	}
+	if want := p.Request().Endpoint.String(); p.Valid() && addr != want {
+		return nil, &Error{Op: "dialling", To: addr, Status: statusInternal,
+			Err: fmt.Errorf("the pass is for %s: %w", want, ErrNoPass)}
+	}
+	return d.Dial(ctx, p)
+}
+
+func isDenied(err error) bool {
+	var denied *gate.DeniedError
+	return errors.As(err, &denied)
+}

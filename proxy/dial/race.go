@@ -1,0 +1,86 @@
+package dial
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// attemptDelay is how long an attempt has before the next address is tried
+// beside it: RFC 8305 section 8, Connection Attempt Delay.
+const attemptDelay = 250 * time.Millisecond
+
+// socket opens every upstream connection. Keep-alive costs two system calls
+// here instead of five: the interval and the count stay the kernel's.
+var socket = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+	Enable: true, Idle: time.Minute, Interval: -1, Count: -1,
+}}
+
+func connect(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
+	return socket.DialTCP(ctx, "tcp", netip.AddrPort{}, to)
+}
+
+type attempt struct {
+	conn *net.TCPConn
+	err  error
+}
+
+// race returns the first connection that is made to one of addrs, which are
+// vetted: happy eyeballs, RFC 8305 section 5. When it returns, no attempt is
+// under way any more.
+func race(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, error) {
+	if len(addrs) == 1 {
+		c, err := connect(ctx, addrs[0])
+		if err != nil {
+			return nil, connectError(addrs[0].String(), err)
+		}
+		return c, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan attempt)
+	next, pending := 0, 0
+	start := func() {
+		to := addrs[next]
+		next, pending = next+1, pending+1
+		go func() {
+			c, err := connect(ctx, to)
+			if err != nil {
+				err = connectError(to.String(), err)
+			}
+			results <- attempt{c, err}
+		}()
+	}
+	start()
+	timer := time.NewTimer(attemptDelay)
+	defer timer.Stop()
+	var worst error
+	for pending > 0 {
+		select {
+		case <-timer.C:
+		case r := <-results:
+			pending--
+			if r.err == nil {
+				cancel()
+				discard(results, pending)
+				return r.conn, nil
+			}
+			worst = moreTelling(worst, r.err)
+		}
+		if next < len(addrs) && ctx.Err() == nil {
+			start()
+			timer.Reset(attemptDelay)
+		}
+	}
+	return nil, worst
+}
+
+// discard waits for attempts that have lost.
+func discard(results <-chan attempt, n int) {
+	for range n {
+		if r := <-results; r.conn != nil {
+			_ = r.conn.Close() // it carried nothing
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/target"
+)
+
+// query is one message on its way to an answer.
+type query struct {
+	cell   string
+	client netip.AddrPort
+	udp    bool
+	msg    *dns.Msg
+	opt    *dns.OPT
+}
+
+// Handle answers one message in wire format, and records it. It appends the
+// reply to buf and returns that; nil means that nothing is sent. raw and
+// client are sandbox-controlled.
+func (s *Server) Handle(ctx context.Context, raw []byte, client netip.AddrPort, udp bool, buf []byte) (reply []byte) {
+	client = netip.AddrPortFrom(client.Addr().Unmap(), client.Port())
+	q := &query{client: client, udp: udp}
+	cell, known := s.cfg.CellOf(client.Addr())
+	if known {
+		q.cell = cell
+	}
+	ctx = gate.WithOrigin(ctx, gate.Origin{Listener: "dns", Client: client, Proto: proto(udp)})
+	defer func() {
+		if v := recover(); v != nil {
+			// Our fault, but it costs this query alone.
+			s.cfg.Log.ErrorContext(ctx, "dns: panic", "cell", q.cell, "panic", fmt.Sprint(v))
+			s.refuse(ctx, q, rules.BadRequest, errors.New("internal error"))
+			reply = nil
+		}
+	}()
+	ok, dropped := s.rates.take(q.cell, s.cfg.Now())
+	if !ok {
+		if dropped > 0 {
+			s.refuse(ctx, q, rules.Limit, fmt.Errorf("%d queries over the rate were dropped", dropped))
+		}
+		return nil
+	}
+	if !known {
+		s.refuse(ctx, q, rules.UnknownCell, nil)
+		return s.short(q, raw, dns.RcodeRefused, buf)
+	}
+	q.msg = new(dns.Msg)
+	if err := q.msg.Unpack(raw); err != nil {
+		s.refuse(ctx, q, rules.BadRequest, fmt.Errorf("reading a query: %w", err))
+		return s.short(q, raw, dns.RcodeFormatError, buf)
+	}
+	m := s.judge(ctx, q)
+	if m == nil {
+		return nil
+	}
+	return s.pack(q, m, buf)
+}
+
+func proto(udp bool) string {
+	if udp {
+		return "udp"
+	}
+	return "tcp"
+}
+
+// refuse records a query that the policy is not asked about. Whether or not
+// that can be written, the query is refused.
+func (s *Server) refuse(ctx context.Context, q *query, reason rules.Reason, cause error) {
+	req := rules.Request{Question: rules.Resolve, Cell: q.cell}
+	err := s.cfg.Gate.Refuse(ctx, req, reason, cause)
+	var denied *gate.DeniedError
+	if !errors.As(err, &denied) || denied.Reason == rules.AuditUnavailable {
+		s.cfg.Log.WarnContext(ctx, "dns: refusal not recorded", "cell", q.cell, "err", err)
+	}
+}
+
+// judge returns the reply to a message that could be read, or nil for none.
+func (s *Server) judge(ctx context.Context, q *query) *dns.Msg {
+	m := q.msg
+	refused := func(rcode int, reason rules.Reason, cause error) *dns.Msg {
+		s.refuse(ctx, q, reason, cause)
+		return s.reply(q, rcode)
+	}
+	switch {
+	case m.Response:
+		// To answer an answer would let two servers play ping-pong.
+		s.refuse(ctx, q, rules.BadRequest, errors.New("an answer instead of a query"))
+		return nil
+	case m.Opcode != dns.OpcodeQuery:
+		return refused(dns.RcodeNotImplemented, rules.BadRequest, fmt.Errorf("opcode %d", m.Opcode))
+	case len(m.Question) != 1 || len(m.Answer) > 0 || len(m.Ns) > 0:
+		return refused(dns.RcodeFormatError, rules.BadRequest, fmt.Errorf("%d questions, %d answers, %d authorities",
+			len(m.Question), len(m.Answer), len(m.Ns)))
+	}
+	q.opt = m.IsEdns0()
+	ask := m.Question[0]
+	kind := typeName(ask.Qtype)
+	switch {
+	case q.opt != nil && q.opt.Version() != 0:
+		return refused(dns.RcodeBadVers, rules.BadRequest, fmt.Errorf("EDNS version %d", q.opt.Version()))
+	case ask.Qclass != dns.ClassINET:
+		return refused(dns.RcodeRefused, rules.TypeNotAllowed, fmt.Errorf("%s %q: class %d", kind, cut(ask.Name), ask.Qclass))
+	case isMeta(ask.Qtype):
+		return refused(dns.RcodeRefused, rules.TypeNotAllowed, fmt.Errorf("%s %q", kind, cut(ask.Name)))
+	}
+	name, err := target.ParseName(ask.Name)
+	if err != nil {
+		rcode := dns.RcodeNameError // there is no such host
+		if strings.Contains(ask.Name, `\`) {
+			rcode = dns.RcodeFormatError // octets that no host name has
+		}
+		return refused(rcode, rules.BadRequest, fmt.Errorf("%s: %w", kind, err))
+	}
+	if ask.Qtype == dns.TypeA && !s.cfg.Names.Room(q.cell, name) {
+		return refused(dns.RcodeRefused, rules.Limit, fmt.Errorf("%s %q: no room for another name", kind, name))
+	}
+	return s.decide(ctx, q, name)
+}
+
+// decide asks the gate, and answers as it decided and recorded.
+func (s *Server) decide(ctx context.Context, q *query, name target.Name) *dns.Msg {
+	ask := q.msg.Question[0]
+	var (
+		addr   netip.Addr
+		failed error
+	)
+	d, err := s.cfg.Gate.Answer(ctx, rules.Request{
+		Question: rules.Resolve, Cell: q.cell, Endpoint: target.Endpoint{Host: target.HostOf(name)}, Type: ask.Qtype,
+	}, typeName(ask.Qtype), func(d rules.Decision) string {
+		kind := kindOf(d, ask.Qtype)
+		if kind != virtual {
+			return kind.String()
+		}
+		if addr, failed = s.cfg.Names.Assign(q.cell, name); failed != nil {
+			return "SERVFAIL"
+		}
+		return addr.String()
+	})
+	if err == nil {
+		err = failed
+	}
+	if err != nil {
+		s.cfg.Log.WarnContext(ctx, "dns: query not answered", "cell", q.cell, "err", err)
+		return s.reply(q, dns.RcodeServerFailure)
+	}
+	switch kind := kindOf(d, ask.Qtype); kind {
+	case virtual:
+		m := s.reply(q, dns.RcodeSuccess)
+		m.Answer = []dns.RR{&dns.A{Hdr: s.header(ask.Name, dns.TypeA), A: addr.AsSlice()}}
+		return m
+	case nameError:
+		return s.explain(s.negative(s.reply(q, dns.RcodeNameError)), dns.ExtendedErrorCodeBlocked, d.Reason)
+	case minimal:
+		m := s.reply(q, dns.RcodeSuccess)
+		m.Answer = []dns.RR{&dns.HINFO{Hdr: s.header(ask.Name, dns.TypeHINFO), Cpu: "RFC8482"}}
+		return m
+	case noData:
+		m := s.negative(s.reply(q, dns.RcodeSuccess))
+		if !askedByHabit(ask.Qtype) {
+			s.explain(m, dns.ExtendedErrorCodeFiltered, d.Reason)
+		}
+		return m
+	default:
+		return s.explain(s.reply(q, dns.RcodeRefused), dns.ExtendedErrorCodeProhibited, d.Reason)
+	}
+}
+
+// kind is what is answered. The zero kind refuses.
+type kind uint8
+
+const (
+	refusal   kind = iota
+	virtual        // A: the name's virtual address
+	noData         // the name exists, this type of it does not (RFC 2308 section 2.2)
+	nameError      // NXDOMAIN
+	minimal        // ANY: RFC 8482 section 4.2
+)
+
+// String returns the word used in records.
+func (k kind) String() string {
+	switch k {
+	case virtual:
+		return "A"
+	case noData:
+		return "NODATA"
+	case nameError:
+		return "NXDOMAIN"
+	case minimal:
+		return "HINFO"
+	default:
+		return "REFUSED"
+	}
+}
+
+// kindOf says how a decision is answered. A denied name is answered like an
+// allowed one unless the policy wants NXDOMAIN: the connection ends at the
+// gateway, which can say why.
+func kindOf(d rules.Decision, qtype uint16) kind {
+	switch {
+	case d.Reason == rules.UnknownCell || d.Reason == "":
+		return refusal
+	case d.Verdict == rules.Deny && d.NameError:
+		return nameError
+	case qtype == dns.TypeA:
+		return virtual
+	case qtype == dns.TypeANY:
+		return minimal
+	default:
+		return noData
+	}
+}
+
+// isMeta reports whether a type is no data but an operation (RFC 6895 section
+// 3.1): AXFR, IXFR, TKEY, OPT and the like. ANY is answered (RFC 8482).
+func isMeta(qtype uint16) bool {
+	return qtype == dns.TypeNone || qtype == dns.TypeOPT || qtype >= 128 && qtype <= 254
+}
+
+// askedByHabit reports whether stub resolvers ask a type beside A, so that an
+// explanation would tell nobody anything.
+func askedByHabit(qtype uint16) bool {
+	return qtype == dns.TypeAAAA || qtype == dns.TypeHTTPS || qtype == dns.TypeSVCB || qtype == dns.TypeSRV
+}
+
+func typeName(qtype uint16) string { return dns.Type(qtype).String() }
+
+// cut bounds a sandbox's text for a record.
+func cut(s string) string { return s[:min(len(s), 80)] }

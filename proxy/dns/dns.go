@@ -1,0 +1,91 @@
+// Package dns answers the cells' queries, and never asks anybody: a name gets
+// a virtual address, one per name and cell, and [Names] remembers the pair, so
+// that a flow to that address has a name whatever it speaks.
+//
+// The cell is proved by the query's source address alone. Every query is
+// decided and recorded by the gate before it is answered; one that cannot be
+// read is refused and recorded as well. Nothing that a sandbox asks is sent
+// upstream, so a query carries nothing out, and an answer grants nothing: the
+// flow to a virtual address is judged again.
+package dns
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"sallyport/rules"
+)
+
+// Gate decides and records: a *gate.Gate. Both methods are called by many
+// goroutines at once.
+type Gate interface {
+	// Answer decides a query and records it with what answer says will be sent.
+	// After an error nothing is answered.
+	Answer(ctx context.Context, req rules.Request, qtype string, answer func(rules.Decision) string) (rules.Decision, error)
+	// Refuse records a query that no policy could be asked about.
+	Refuse(ctx context.Context, req rules.Request, reason rules.Reason, cause error) error
+}
+
+// Config is what a Server needs. Gate, CellOf, Names, Now and Log are required.
+type Config struct {
+	Gate Gate
+	// CellOf returns the cell that a source address proves.
+	CellOf func(netip.Addr) (cell string, ok bool)
+	Names  *Names
+	Now    func() time.Time
+	Log    *slog.Logger
+
+	TTL time.Duration // of every answer: 30 s
+
+	// Bounds of one cell, and of all sources that are no cell together.
+	Rate  int // queries a second: 200
+	Burst int // queries at once after a pause: 400
+	Conns int // TCP connections: 16
+
+	Workers  int           // datagrams handled at the same time, all cells: 64
+	AllConns int           // TCP connections, all cells: 512
+	Idle     time.Duration // a TCP connection without a whole query: 10 s
+}
+
+// Server answers queries. It is safe for use by many goroutines.
+type Server struct {
+	cfg   Config
+	ttl   uint32
+	rates rates
+	conns conns
+}
+
+// New returns a Server. It refuses an incomplete Config.
+func New(cfg Config) (*Server, error) {
+	if cfg.Gate == nil || cfg.CellOf == nil || cfg.Names == nil || cfg.Now == nil || cfg.Log == nil {
+		return nil, errors.New("dns: gate, cells, names, clock and log are all required")
+	}
+	for _, f := range []struct {
+		n   *int
+		def int
+	}{{&cfg.Rate, 200}, {&cfg.Burst, 400}, {&cfg.Conns, 16}, {&cfg.Workers, 64}, {&cfg.AllConns, 512}} {
+		if *f.n < 0 {
+			return nil, errors.New("dns: a limit is negative")
+		}
+		if *f.n == 0 {
+			*f.n = f.def
+		}
+	}
+	if cfg.TTL == 0 {
+		cfg.TTL = 30 * time.Second
+	}
+	if cfg.Idle == 0 {
+		cfg.Idle = 10 * time.Second
+	}
+	if cfg.TTL < time.Second || cfg.TTL > time.Hour || cfg.Idle < 0 {
+		return nil, errors.New("dns: a time is out of bounds")
+	}
+	return &Server{
+		cfg: cfg, ttl: uint32(cfg.TTL / time.Second),
+		rates: rates{rate: float64(cfg.Rate), burst: float64(cfg.Burst)},
+		conns: conns{each: cfg.Conns, all: cfg.AllConns},
+	}, nil
+}

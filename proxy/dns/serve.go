@@ -1,0 +1,224 @@
+package dns
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxQuery bounds a query. A name, its question and every option that is
+	// in use fit many times over.
+	maxQuery = 4096
+	// maxFaults is how many reads in a row may fail before serving ends.
+	maxFaults = 100
+	// recvBuffer keeps a burst of one cell from pushing out another's queries.
+	recvBuffer = 1 << 20
+)
+
+// Serve answers on pc and l until ctx ends; either may be nil. It closes both,
+// and returns once nothing is being answered any more. The sockets' own parent
+// may hold further descriptors of them, so that no query is lost meanwhile.
+//
+// It does its own reading: a dns.Server would answer what it cannot read, or
+// drop it, without a record.
+func (s *Server) Serve(ctx context.Context, pc net.PacketConn, l net.Listener) error {
+	g, ctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(ctx, func() {
+		if pc != nil {
+			_ = pc.Close() // the workers see it
+		}
+		if l != nil {
+			_ = l.Close()
+		}
+	})
+	defer stop()
+	if pc != nil {
+		read, err := reader(pc)
+		if err != nil {
+			return fmt.Errorf("dns: %w", err)
+		}
+		for range s.cfg.Workers {
+			g.Go(func() error { return s.work(ctx, read) })
+		}
+	}
+	if l != nil {
+		g.Go(func() error { return s.accept(ctx, l) })
+	}
+	return g.Wait()
+}
+
+// readFunc reads one datagram; answer sends one back from the address to
+// which it came.
+type readFunc func(buf []byte) (n int, client netip.AddrPort, answer func([]byte) error, err error)
+
+func reader(pc net.PacketConn) (readFunc, error) {
+	u, ok := pc.(*net.UDPConn)
+	if !ok {
+		return func(buf []byte) (int, netip.AddrPort, func([]byte) error, error) {
+			n, addr, err := pc.ReadFrom(buf)
+			if err != nil {
+				return n, netip.AddrPort{}, nil, err
+			}
+			return n, addrPort(addr), func(b []byte) error { _, err := pc.WriteTo(b, addr); return err }, nil
+		}, nil
+	}
+	_ = u.SetReadBuffer(recvBuffer) // the system's limit may be lower
+	// One socket answers on many bridges: a reply must leave from the address
+	// that was asked. A socket of one family refuses the other's option.
+	err6 := ipv6.NewPacketConn(u).SetControlMessage(ipv6.FlagDst|ipv6.FlagInterface, true)
+	err4 := ipv4.NewPacketConn(u).SetControlMessage(ipv4.FlagDst|ipv4.FlagInterface, true)
+	if err4 != nil && err6 != nil {
+		return nil, fmt.Errorf("asking for destination addresses: %w", err4)
+	}
+	return func(buf []byte) (int, netip.AddrPort, func([]byte) error, error) {
+		n, session, err := dns.ReadFromSessionUDP(u, buf)
+		if err != nil {
+			return n, netip.AddrPort{}, nil, err
+		}
+		return n, addrPort(session.RemoteAddr()), func(b []byte) error {
+			_, err := dns.WriteToSessionUDP(u, b, session)
+			return err
+		}, nil
+	}, nil
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	switch a := a.(type) {
+	case *net.UDPAddr:
+		return a.AddrPort()
+	case *net.TCPAddr:
+		return a.AddrPort()
+	default:
+		return netip.AddrPort{} // no cell has it
+	}
+}
+
+// work handles one datagram after the other. The recorder may make a worker
+// wait; then the others go on, and no more than Workers are in memory.
+func (s *Server) work(ctx context.Context, read readFunc) error {
+	in, out := make([]byte, maxQuery), make([]byte, maxUDP)
+	for faults := 0; ; {
+		n, client, answer, err := read(in)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("dns: reading: %w", err)
+		case err != nil:
+			if faults++; faults > maxFaults {
+				return fmt.Errorf("dns: reading: %w", err)
+			}
+			continue
+		}
+		faults = 0
+		if reply := s.Handle(ctx, in[:n], client, true, out); reply != nil {
+			_ = answer(reply) // a client that is gone asks again or never
+		}
+	}
+}
+
+// accept serves TCP connections (RFC 7766) and returns after the last one.
+func (s *Server) accept(ctx context.Context, l net.Listener) error {
+	var open sync.WaitGroup
+	defer open.Wait()
+	for {
+		c, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = c.Close()
+			}
+			return nil
+		case isShortage(err):
+			// Descriptors are freed by connections that end, at the latest after
+			// Idle: wait for a moment rather than give up.
+			if !pause(ctx, 50*time.Millisecond) {
+				return nil
+			}
+			continue
+		case errors.Is(err, unix.ECONNABORTED):
+			continue
+		case err != nil:
+			return fmt.Errorf("dns: accepting: %w", err)
+		}
+		cell, _ := s.cfg.CellOf(addrPort(c.RemoteAddr()).Addr().Unmap())
+		done, ok := s.conns.open(cell)
+		if !ok {
+			_ = c.Close() // too many of them; the others still work
+			continue
+		}
+		open.Go(func() {
+			defer done()
+			s.converse(ctx, c)
+		})
+	}
+}
+
+func isShortage(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
+}
+
+// pause waits, and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// converse answers the queries of one connection in turn.
+func (s *Server) converse(ctx context.Context, c net.Conn) {
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
+	defer c.Close() //nolint:errcheck // nothing is lost: every reply is written or has failed
+	client := addrPort(c.RemoteAddr())
+	in, out := make([]byte, maxQuery), make([]byte, maxQuery)
+	// One timer for the whole query: a drip of octets does not renew it.
+	idle := time.AfterFunc(s.cfg.Idle, func() { _ = c.Close() })
+	defer idle.Stop()
+	for idle.Reset(s.cfg.Idle) {
+		n, err := readFramed(c, in)
+		if err != nil {
+			return
+		}
+		reply := s.Handle(ctx, in[:n], client, false, out)
+		if reply == nil {
+			return
+		}
+		framed := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(reply)), uint16(len(reply)))
+		if _, err := c.Write(append(framed, reply...)); err != nil {
+			return
+		}
+	}
+}
+
+// readFramed reads a message with its length before it (RFC 1035 section 4.2.2).
+func readFramed(c io.Reader, buf []byte) (int, error) {
+	var size [2]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		return 0, err
+	}
+	n := int(binary.BigEndian.Uint16(size[:]))
+	if n > len(buf) {
+		return 0, fmt.Errorf("a query of %d octets: %w", n, os.ErrInvalid)
+	}
+	return io.ReadFull(c, buf[:n])
+}
