@@ -1,2 +1,334 @@
 // Package audit appends records to a tamper-evident log.
+//
+// Every record is one line of JSON and one leaf of a Merkle tree (RFC 6962);
+// the tree's root is signed at least every second. [Log.Append] returns once
+// the line is written, or says that it is not: what cannot be recorded must not
+// be done. It trusts the key file and whoever calls it for the facts; it never
+// trusts text, which sandboxes control, never leaves a number out, and never
+// goes on silently after a crash, a full disk or a hand on its files.
 package audit
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"os"
+	"sync"
+	"time"
+)
+
+// Durability is how safe a record is when Append returns.
+type Durability int
+
+// The durabilities. The zero Durability is Process.
+const (
+	// Process means written to the file: safe when this process dies, not when
+	// the machine does.
+	Process Durability = iota + 1
+	// Disk means synced to the disk. Those who wait share one sync.
+	Disk
+)
+
+// ParseDurability reads "process" or "disk".
+func ParseDurability(s string) (Durability, error) {
+	for _, d := range []Durability{Process, Disk} {
+		if s == d.String() {
+			return d, nil
+		}
+	}
+	return 0, fmt.Errorf("durability %q is neither process nor disk", s)
+}
+
+// String returns "process" or "disk".
+func (d Durability) String() string {
+	switch d {
+	case Process:
+		return "process"
+	case Disk:
+		return "disk"
+	}
+	return fmt.Sprintf("durability(%d)", int(d))
+}
+
+// Config is what a Log needs.
+type Config struct {
+	Dir     string           // of the log; made if missing
+	KeyFile string           // signing key, outside Dir; made at the first Open
+	Now     func() time.Time // required
+
+	Durability  Durability    // default Process
+	SegmentSize int64         // a segment that is longer is ended; default 64 MiB
+	Interval    time.Duration // between checkpoints while there are records; default 1 s
+	Origin      string        // name of a new log in its checkpoints; default sallyport.internal/audit/ and a random tag
+	Version     string        // of the program, for log.open
+
+	open opener // the file system, for tests
+}
+
+// ErrClosed is returned by what is called after Close.
+var ErrClosed = errors.New("audit log is closed")
+
+// ErrLocked is wrapped by Open's error when another process writes the log.
+var ErrLocked = errors.New("another process is writing this log")
+
+// Log appends records. It is safe for use by many goroutines.
+//
+// Locks are taken in the order marks, turn, mu.
+type Log struct {
+	*Hasher
+	cfg  Config
+	keys *keys
+	dir  *os.File // locked as long as the log is open
+
+	mu      sync.Mutex // guards the fields of this block; never held over I/O
+	queue   []*entry   // waiting to be written
+	spare   []*entry   // the next queue's memory
+	leading bool       // one of those who wait, or waited, is writing
+	closed  bool
+	fault   *fault // why records are refused; nil while all is well
+	writing time.Time
+
+	// turn guards what a batch changes. Who leads, and so is the only one to
+	// write, holds it for each batch.
+	turn    sync.Mutex
+	seg     *tail
+	started []uint64 // first sequence number of each segment
+	tree    tree
+	buf     []byte
+	ends    []int // where the lines in buf end
+	sha     hash.Hash
+	ids     *idSource
+
+	marks *marks // signed checkpoints
+
+	stop    chan struct{}
+	stopped chan struct{}
+}
+
+const (
+	defaultSegment  = 64 << 20
+	defaultInterval = time.Second
+)
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Dir == "" || c.KeyFile == "" || c.Now == nil {
+		return c, errors.New("audit: directory, key file and clock are all required")
+	}
+	if c.Durability == 0 {
+		c.Durability = Process
+	}
+	if c.Durability != Process && c.Durability != Disk {
+		return c, fmt.Errorf("audit: no such durability: %v", c.Durability)
+	}
+	if c.SegmentSize == 0 {
+		c.SegmentSize = defaultSegment
+	}
+	if c.Interval == 0 {
+		c.Interval = defaultInterval
+	}
+	if c.SegmentSize < 0 || c.Interval < 0 {
+		return c, errors.New("audit: segment size and interval must not be negative")
+	}
+	if c.open == nil {
+		c.open = openFile
+	}
+	return c, nil
+}
+
+// Open opens the log in cfg.Dir for writing, making it if it is new.
+//
+// At most one torn line at the end, which nobody was told is written, is cut
+// off; the log says so. A log that holds less than was signed, or something
+// else, does not open: see [RecoveryError].
+func Open(cfg Config) (*Log, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{cfg: cfg, sha: sha256.New(), ids: newIDSource(), stop: make(chan struct{}), stopped: make(chan struct{})}
+	if err := l.open(); err != nil {
+		return nil, errors.Join(err, l.release())
+	}
+	go l.run()
+	return l, nil
+}
+
+func (l *Log) open() error {
+	if err := outside(l.cfg.KeyFile, l.cfg.Dir); err != nil {
+		return err
+	}
+	if err := l.lock(); err != nil {
+		return err
+	}
+	found, err := l.recover()
+	if err != nil {
+		return err
+	}
+	if err := l.begin(found); err != nil {
+		return fmt.Errorf("beginning to write the audit log: %w", err)
+	}
+	return nil
+}
+
+// begin writes the records that open the log, and signs them.
+func (l *Log) begin(found *recovered) error {
+	open := Record{Kind: LogOpen, Data: mustJSON(map[string]any{
+		"verifier": l.keys.public, "durability": l.cfg.Durability.String(), "version": l.cfg.Version,
+		"pid": os.Getpid(),
+	})}
+	if err := l.write(&open); err != nil {
+		return err
+	}
+	if gap := found.gap(); gap != nil {
+		if err := l.write(gap); err != nil {
+			return err
+		}
+	}
+	_, err := l.mark()
+	return err
+}
+
+// write appends one of the log's own records.
+func (l *Log) write(r *Record) error {
+	e := l.entry(r)
+	return l.submit(nil, e, r)
+}
+
+func mustJSON(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("audit: " + err.Error())
+	}
+	return b
+}
+
+// run signs checkpoints, and tries to go on after a fault even if nobody
+// appends.
+func (l *Log) run() {
+	defer close(l.stopped)
+	tick := time.NewTicker(l.cfg.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-tick.C:
+			if l.Ready() != nil {
+				_ = l.submit(nil, l.probe(), nil) // Ready tells
+			} else {
+				_, _ = l.mark() // a failure is a fault now
+			}
+		}
+	}
+}
+
+// Close writes log.close and a last checkpoint. Records that are waiting are
+// written before; later ones are refused with [ErrClosed].
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return ErrClosed
+	}
+	l.closed = true
+	l.mu.Unlock()
+
+	close(l.stop)
+	<-l.stopped
+	rec := Record{Kind: LogClose}
+	err := l.submitLast(&rec)
+	if err == nil {
+		_, err = l.mark()
+	}
+	if err = errors.Join(err, l.release()); err != nil {
+		return fmt.Errorf("closing the audit log: %w", err)
+	}
+	return nil
+}
+
+// release closes the files and, with the directory, gives up the lock.
+func (l *Log) release() error {
+	l.turn.Lock()
+	defer l.turn.Unlock()
+	var errs []error
+	if l.seg != nil {
+		errs = append(errs, l.seg.f.Close())
+	}
+	if l.marks != nil {
+		errs = append(errs, l.marks.close())
+	}
+	if l.dir != nil {
+		errs = append(errs, l.dir.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Append writes r and returns when it is as durable as the log promises. It
+// sets Schema, Seq, and where they are empty Time and ID. Text is made
+// printable and bounded on its way into the log; r keeps its own.
+//
+// After an error the record must be taken as not written, and what it is about
+// as not allowed. ctx is asked as long as the record waits for its turn; once
+// it is being written, Append waits for the outcome.
+func (l *Log) Append(ctx context.Context, r *Record) error {
+	switch r.Kind {
+	case "", LogOpen, LogClose:
+		return fmt.Errorf("appending an audit record: kind %q is not for callers", r.Kind)
+	}
+	if err := l.submit(ctx, l.entry(r), r); err != nil {
+		return fmt.Errorf("appending an audit record: %w", err)
+	}
+	return nil
+}
+
+// Sync brings every record so far to the disk, whatever the durability.
+func (l *Log) Sync(ctx context.Context) error {
+	_, err := l.Checkpoint(ctx)
+	return err
+}
+
+// Checkpoint signs all records so far, brings them to the disk and returns the
+// signed note: what an anchor keeps. If nothing was appended it is the last one.
+func (l *Log) Checkpoint(ctx context.Context) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("signing an audit checkpoint: %w", err)
+	}
+	l.mu.Lock()
+	closed := l.closed
+	l.mu.Unlock()
+	if closed {
+		return nil, ErrClosed
+	}
+	msg, err := l.mark()
+	if err != nil {
+		return nil, fmt.Errorf("signing an audit checkpoint: %w", err)
+	}
+	return msg, nil
+}
+
+// stuckAfter is how long a write may take before the log is not ready.
+const stuckAfter = 5 * time.Second
+
+// Ready returns nil if records can be written, or why not: since when, and how
+// many were refused.
+func (l *Log) Ready() error {
+	now := l.cfg.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return ErrClosed
+	case l.fault != nil:
+		return l.fault.error()
+	case !l.writing.IsZero() && now.Sub(l.writing) > stuckAfter:
+		return fmt.Errorf("audit log: a write has taken since %s", l.writing.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// Verifier returns the public key that the log's checkpoints are signed with,
+// in the form of golang.org/x/mod/sumdb/note.
+func (l *Log) Verifier() string { return l.keys.public }

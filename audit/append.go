@@ -1,0 +1,351 @@
+package audit
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// Group commit: who comes while nobody writes becomes the leader and writes
+// its own record at once, without a change of goroutine. Who comes meanwhile
+// queues; when the batch is out the first of the queue leads, and writes for
+// all that wait. Encoding is done outside; only what depends on the order
+// (number, time, id, hash) is the leader's.
+
+// entry is a record on its way.
+type entry struct {
+	rest []byte // its line from the kind on; empty for a probe
+	time time.Time
+	id   string
+	seq  uint64
+	err  error
+
+	state atomic.Int32 // waiting, then one of the others
+	wake  chan signal  // cap 1
+}
+
+type signal int
+
+const (
+	done signal = iota + 1
+	lead
+)
+
+const (
+	waiting   int32 = iota
+	taken           // it is being written, or leads
+	abandoned       // its caller has left
+)
+
+var entries = sync.Pool{New: func() any { return &entry{wake: make(chan signal, 1)} }}
+
+// entry encodes r.
+func (l *Log) entry(r *Record) *entry {
+	e := l.probe()
+	enc := encoder{buf: e.rest, sum: l.Hash}
+	enc.encode(r)
+	e.rest, e.time, e.id = enc.buf, r.Time, r.ID
+	return e
+}
+
+// probe returns an entry that has a fault mended, and no line of its own.
+func (l *Log) probe() *entry {
+	e, ok := entries.Get().(*entry)
+	if !ok {
+		panic("audit: pool holds no entry")
+	}
+	e.rest, e.time, e.id, e.seq, e.err = e.rest[:0], time.Time{}, "", 0, nil
+	e.state.Store(waiting)
+	return e
+}
+
+// submit has e written and, if r is not nil, tells r its place. A nil ctx
+// waits for ever.
+func (l *Log) submit(ctx context.Context, e *entry, r *Record) error {
+	if ctx != nil {
+		if err := ctx.Err(); err != nil {
+			entries.Put(e)
+			return err
+		}
+	}
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		entries.Put(e)
+		return ErrClosed
+	}
+	leading := l.enqueueLocked(e)
+	l.mu.Unlock()
+	return l.await(ctx, e, r, leading)
+}
+
+// submitLast is submit for the record that closes the log.
+func (l *Log) submitLast(r *Record) error {
+	e := l.entry(r)
+	l.mu.Lock()
+	leading := l.enqueueLocked(e)
+	l.mu.Unlock()
+	return l.await(nil, e, r, leading)
+}
+
+// enqueueLocked reports whether e is to lead.
+func (l *Log) enqueueLocked(e *entry) (leading bool) {
+	l.queue = append(l.queue, e)
+	if l.leading {
+		return false
+	}
+	l.leading = true
+	return true
+}
+
+func (l *Log) await(ctx context.Context, e *entry, r *Record, leading bool) error {
+	if !leading {
+		var gone <-chan struct{}
+		if ctx != nil {
+			gone = ctx.Done()
+		}
+		select {
+		case s := <-e.wake:
+			leading = s == lead
+		case <-gone:
+			if e.state.CompareAndSwap(waiting, abandoned) {
+				return ctx.Err() // who leads next drops e
+			}
+			leading = <-e.wake == lead
+		}
+	}
+	if leading {
+		l.lead(e)
+	}
+	err := e.err
+	if err == nil && r != nil {
+		r.Schema, r.Seq, r.Time, r.ID = Schema, e.seq, e.time, e.id
+	}
+	entries.Put(e)
+	return err
+}
+
+// lead writes all that wait, among them self, and hands the lead on.
+func (l *Log) lead(self *entry) {
+	l.mu.Lock()
+	batch := l.queue
+	l.queue, l.spare = l.spare[:0], nil
+	l.writing = l.cfg.Now()
+	l.mu.Unlock()
+
+	mine := batch[:0]
+	for _, e := range batch {
+		// Who was made leader is taken already.
+		if e == self || e.state.CompareAndSwap(waiting, taken) {
+			mine = append(mine, e)
+		}
+	}
+	err := l.commit(mine)
+
+	for _, e := range mine {
+		e.err = err
+		if e != self {
+			e.wake <- done // and is its caller's again
+		}
+	}
+	clear(batch)
+	l.mu.Lock()
+	l.writing, l.spare = time.Time{}, batch
+	l.handOnLocked()
+	l.mu.Unlock()
+}
+
+// handOnLocked makes the first who still waits the leader.
+func (l *Log) handOnLocked() {
+	for i, e := range l.queue {
+		if e.state.CompareAndSwap(waiting, taken) {
+			l.queue = l.queue[i:]
+			e.wake <- lead
+			return
+		}
+	}
+	l.queue, l.leading = l.queue[:0], false
+}
+
+// fault is a time in which records are refused.
+type fault struct {
+	since   time.Time
+	cause   error // the first
+	last    error
+	refused int
+}
+
+func (f *fault) error() error {
+	err := fmt.Errorf("audit log cannot be written since %s, %d records refused: %w",
+		f.since.UTC().Format(time.RFC3339), f.refused, f.cause)
+	if f.last.Error() != f.cause.Error() {
+		err = fmt.Errorf("%w; now: %w", err, f.last)
+	}
+	return err
+}
+
+// failed notes that records were refused because of err.
+func (l *Log) failed(err error, records int) {
+	now := l.cfg.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fault == nil {
+		l.fault = &fault{since: now, cause: err}
+	}
+	l.fault.last = err
+	l.fault.refused += records
+}
+
+func (l *Log) currentFault() *fault {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fault == nil {
+		return nil
+	}
+	f := *l.fault
+	return &f
+}
+
+// commit writes a batch, mending first what is broken. Either all of it is in
+// the log, or none.
+func (l *Log) commit(batch []*entry) error {
+	records := 0
+	for _, e := range batch {
+		if len(e.rest) > 0 {
+			records++
+		}
+	}
+	broken := l.currentFault()
+	err := l.prepare(broken)
+	if err == nil {
+		err = l.writeBatch(batch, broken)
+	}
+	if err != nil {
+		l.failed(err, records)
+		return err
+	}
+	if broken != nil {
+		l.mu.Lock()
+		l.fault = nil
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+// writeBatch writes the lines of batch, after a gap record if the log was
+// broken before.
+func (l *Log) writeBatch(batch []*entry, broken *fault) error {
+	l.turn.Lock()
+	defer l.turn.Unlock()
+	if err := l.seg.check(); err != nil {
+		return err
+	}
+	now := l.cfg.Now().UTC().Round(0)
+	l.buf, l.ends = l.buf[:0], l.ends[:0]
+	seq := uint64(l.tree.n)
+	if broken != nil {
+		e := l.entry(broken.gap(now))
+		l.assemble(e, seq, now)
+		entries.Put(e)
+		seq++
+	}
+	for _, e := range batch {
+		if len(e.rest) > 0 {
+			l.assemble(e, seq, now)
+			seq++
+		}
+	}
+	if len(l.buf) == 0 {
+		return nil
+	}
+	before := l.seg.off
+	if err := l.seg.append(l.buf); err != nil {
+		return err
+	}
+	if l.cfg.Durability == Disk {
+		if err := l.seg.f.Sync(); err != nil {
+			l.seg.undo(before)
+			return err
+		}
+		l.seg.synced = l.seg.off
+	}
+	start := 0
+	for _, end := range l.ends {
+		l.tree.add(l.leafHash(l.buf[start : end-1]))
+		start = end
+	}
+	l.shrink()
+	return nil
+}
+
+// assemble puts the whole line of e into buf.
+func (l *Log) assemble(e *entry, seq uint64, now time.Time) {
+	if y := e.time.Year(); e.time.IsZero() || y < 1 || y > 9999 {
+		e.time = now
+	}
+	e.time = e.time.UTC().Round(0)
+	if e.id == "" {
+		e.id = l.ids.next(now)
+	}
+	e.seq = seq
+	l.buf = appendHead(l.buf, e.seq, e.time, e.id)
+	l.buf = append(l.buf, e.rest...)
+	l.buf = append(l.buf, '\n')
+	l.ends = append(l.ends, len(l.buf))
+}
+
+// shrink lets go of a buffer that one large batch has blown up.
+func (l *Log) shrink() {
+	if cap(l.buf) > 4<<20 {
+		l.buf, l.ends = nil, nil
+	}
+}
+
+// gap returns the record that tells of f.
+func (f *fault) gap(now time.Time) *Record {
+	return &Record{Kind: Gap, Error: f.cause.Error(), Data: mustJSON(gapData{
+		Cause: "refused", Refused: f.refused, Since: f.since.UTC(), Until: now,
+	})}
+}
+
+// gapData is what the data of a gap record holds.
+type gapData struct {
+	Cause   string    `json:"cause"` // refused, crash
+	Refused int       `json:"refused,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	Until   time.Time `json:"until,omitzero"`
+	// TornBytes of a line that was not finished were cut off; Torn is their
+	// SHA-256.
+	TornBytes int64  `json:"torn_bytes,omitempty"`
+	Torn      string `json:"torn,omitempty"`
+	// Anchor says what is wrong with the checkpoint that is kept beside the key.
+	Anchor string `json:"anchor,omitempty"`
+}
+
+// idSource makes ULIDs that rise within a millisecond. Its user holds turn.
+type idSource struct {
+	entropy *ulid.MonotonicEntropy
+}
+
+func newIDSource() *idSource {
+	return &idSource{ulid.Monotonic(bufio.NewReaderSize(rand.Reader, 4096), 0)}
+}
+
+func (s *idSource) next(now time.Time) string {
+	id, err := ulid.New(ulid.Timestamp(now), s.entropy)
+	if errors.Is(err, ulid.ErrMonotonicOverflow) || errors.Is(err, ulid.ErrBigTime) {
+		id, err = ulid.New(min(ulid.Timestamp(now), ulid.MaxTime()), io.Reader(rand.Reader))
+	}
+	if err != nil {
+		panic("audit: no entropy: " + err.Error()) // crypto/rand never fails
+	}
+	return id.String()
+}

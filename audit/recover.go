@@ -1,0 +1,481 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"sallyport/audit/checkpoint"
+)
+
+// RecoveryError says why a log does not open: it is not what was signed. It is
+// never mended by itself, since that would hide what happened.
+type RecoveryError struct {
+	Dir   string
+	Fault string
+	Hint  string // what to do, as a sentence that can be typed from
+}
+
+// Error implements error.
+func (e *RecoveryError) Error() string {
+	return fmt.Sprintf("audit log %s does not open: %s; %s", e.Dir, e.Fault, e.Hint)
+}
+
+const (
+	hintVerify = "keep a copy, run audit verify on it, then restore the missing part or move the directory and the key's files away to begin a new log"
+	hintKey    = "restore the key that belongs to this log, or move the directory away to begin a new log"
+)
+
+func (l *Log) refuse(hint, format string, args ...any) error {
+	return &RecoveryError{Dir: l.cfg.Dir, Fault: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// recovered is what Open found.
+type recovered struct {
+	fresh   bool
+	clean   bool // the last record is log.close
+	torn    int64
+	tornSum string
+	anchor  string // what is wrong with the anchor
+}
+
+// gap returns the record that says what happened, nil if nothing did.
+func (r *recovered) gap() *Record {
+	if r.fresh || r.clean && r.torn == 0 && r.anchor == "" {
+		return nil
+	}
+	data := gapData{Cause: "crash", TornBytes: r.torn, Torn: r.tornSum, Anchor: r.anchor}
+	text := "the log was not closed: records that were never acknowledged may be missing"
+	if r.clean && r.torn == 0 {
+		data.Cause, text = "anchor", "the checkpoint beside the key was "+r.anchor
+	}
+	return &Record{Kind: Gap, Error: text, Data: mustJSON(data)}
+}
+
+// lock makes the directory and takes it for this process alone.
+func (l *Log) lock() error {
+	if err := os.MkdirAll(l.cfg.Dir, modeDir); err != nil {
+		return fmt.Errorf("making the audit log's directory: %w", err)
+	}
+	d, err := os.Open(l.cfg.Dir)
+	if err != nil {
+		return fmt.Errorf("opening the audit log's directory: %w", err)
+	}
+	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = ErrLocked
+		}
+		return errors.Join(fmt.Errorf("locking the audit log %s: %w", l.cfg.Dir, err), d.Close())
+	}
+	l.dir = d
+	return nil
+}
+
+// recover reads what is there and readies the log to go on.
+func (l *Log) recover() (*recovered, error) {
+	starts, err := l.segments()
+	if err != nil {
+		return nil, err
+	}
+	if err := l.loadKeys(len(starts) > 0); err != nil {
+		return nil, err
+	}
+	found := &recovered{fresh: len(starts) == 0}
+	if l.marks, err = l.openMarks(); err != nil {
+		return nil, err
+	}
+	anchor, err := l.loadAnchor(found)
+	if err != nil {
+		return nil, err
+	}
+	if found.fresh {
+		if n := l.marks.last.Tree.N; n > 0 {
+			return nil, l.refuse(hintVerify, "%d records were signed, and there is no segment", n)
+		}
+		starts = []uint64{0}
+	}
+	if err := l.checkStarts(starts); err != nil {
+		return nil, err
+	}
+	l.started = starts
+	if err := l.replay(found); err != nil {
+		return nil, err
+	}
+	if err := l.checkAnchor(anchor); err != nil {
+		return nil, err
+	}
+	return found, errors.Join(l.publish(), l.dir.Sync())
+}
+
+var segmentPattern = regexp.MustCompile(`^[0-9]{12,19}\.jsonl$`)
+
+// segments returns the first sequence number of each segment, in order.
+func (l *Log) segments() ([]uint64, error) {
+	names, err := os.ReadDir(l.cfg.Dir) // sorted
+	if err != nil {
+		return nil, fmt.Errorf("reading the audit log's directory: %w", err)
+	}
+	var starts []uint64
+	for _, n := range names {
+		if !segmentPattern.MatchString(n.Name()) {
+			continue
+		}
+		digits, _, _ := strings.Cut(n.Name(), ".")
+		first, err := strconv.ParseUint(digits, 10, 63)
+		if err != nil || segmentName(first) != n.Name() {
+			return nil, l.refuse(hintVerify, "%s is not the name of a segment", n.Name())
+		}
+		starts = append(starts, first)
+	}
+	return starts, nil
+}
+
+// loadKeys reads the keys, and makes them for a log that is new.
+func (l *Log) loadKeys(written bool) error {
+	public, err := os.ReadFile(l.path(filePublic))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reading the audit log's public key: %w", err)
+	}
+	_, err = os.Lstat(l.cfg.KeyFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && (written || len(public) > 0):
+		return l.refuse(hintKey, "its signing key %s is gone", l.cfg.KeyFile)
+	case errors.Is(err, fs.ErrNotExist):
+		err = createKeys(l.cfg.KeyFile, l.cfg.Origin)
+	}
+	if err != nil {
+		return err
+	}
+	if l.keys, err = loadKeys(l.cfg.KeyFile); err != nil {
+		return err
+	}
+	if len(public) > 0 && strings.TrimSpace(string(public)) != l.keys.public {
+		return l.refuse(hintKey, "%s is not the key it was signed with", l.cfg.KeyFile)
+	}
+	l.Hasher, err = LoadHasher(l.cfg.KeyFile)
+	return err
+}
+
+// publish writes the public key into the log's directory.
+func (l *Log) publish() error {
+	if _, err := os.Lstat(l.path(filePublic)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := l.cfg.open(l.path(filePublic), os.O_RDWR|os.O_CREATE, modeFile)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt([]byte(l.keys.public+"\n"), 0)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// lastPart of a history is enough to hold its last whole note.
+const lastPart = 4 * checkpoint.MaxSize
+
+func (l *Log) openMarks() (*marks, error) {
+	hist, err := openTail(l.cfg.open, l.path(fileCheckpoints), 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening the checkpoints: %w", err)
+	}
+	tree, err := openTail(l.cfg.open, l.path(fileTree), 0)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the tree: %w", err), hist.f.Close())
+	}
+	m := &marks{hist: hist, tree: tree}
+	st, err := hist.f.stat()
+	if err == nil {
+		err = l.loadLast(m, st.size)
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	return m, nil
+}
+
+// loadLast reads the newest checkpoint; a torn one after it is cut off.
+func (l *Log) loadLast(m *marks, size int64) error {
+	part := make([]byte, min(size, lastPart))
+	if _, err := m.hist.f.ReadAt(part, size-int64(len(part))); err != nil {
+		return fmt.Errorf("reading the checkpoints: %w", err)
+	}
+	msg, torn := checkpoint.Last(part)
+	m.hist.off = size - int64(torn)
+	if msg == nil {
+		if size > checkpoint.MaxSize {
+			return l.refuse(hintVerify, "%s holds no checkpoint at its end", m.hist.path)
+		}
+		return nil
+	}
+	var err error
+	if m.last, err = checkpoint.Open(msg, l.keys.verifier); err != nil {
+		return l.refuse(hintVerify, "its last checkpoint is not good: %v", err)
+	}
+	m.msg = bytes.Clone(msg)
+	return nil
+}
+
+// loadAnchor reads the checkpoint beside the key and compares it with the
+// history: that one is written first, so it cannot be behind.
+func (l *Log) loadAnchor(found *recovered) (checkpoint.Checkpoint, error) {
+	last := l.marks.last
+	msg, err := os.ReadFile(l.cfg.KeyFile + suffixAnchor)
+	if errors.Is(err, fs.ErrNotExist) {
+		if l.marks.msg != nil {
+			found.anchor = "missing"
+		}
+		return checkpoint.Checkpoint{}, nil
+	}
+	if err != nil {
+		return checkpoint.Checkpoint{}, fmt.Errorf("reading the checkpoint beside the key: %w", err)
+	}
+	anchor, err := checkpoint.Open(msg, l.keys.verifier)
+	if err != nil {
+		found.anchor = fmt.Sprintf("not good: %v", err)
+		return checkpoint.Checkpoint{}, nil
+	}
+	if l.marks.msg == nil || anchor.Number > last.Number || anchor.Tree.N > last.Tree.N {
+		return anchor, l.refuse(hintVerify, "it was cut back or is an old copy: %d records were signed at %s, and its own last checkpoint covers %d",
+			anchor.Tree.N, anchor.Time.Format("2006-01-02 15:04:05"), last.Tree.N)
+	}
+	return anchor, nil
+}
+
+// checkAnchor compares the anchor's root with the tree.
+func (l *Log) checkAnchor(anchor checkpoint.Checkpoint) error {
+	if anchor.Tree.N == 0 {
+		return nil
+	}
+	root, err := tlog.TreeHash(anchor.Tree.N, l.marks.tree)
+	if err != nil {
+		return err
+	}
+	if root != anchor.Tree.Hash {
+		return l.refuse(hintVerify, "its first %d records are not those of the checkpoint beside the key", anchor.Tree.N)
+	}
+	return nil
+}
+
+// checkStarts finds a segment that is missing: each must begin where the one
+// before it ends.
+func (l *Log) checkStarts(starts []uint64) error {
+	if starts[0] != 0 {
+		return l.refuse(hintVerify, "its first segment %s is missing", segmentName(0))
+	}
+	for i, first := range starts[1:] {
+		path := l.path(segmentName(starts[i]))
+		seq, err := l.lastSeq(path)
+		if err != nil {
+			return l.refuse(hintVerify, "%v", err)
+		}
+		if seq+1 != first {
+			return l.refuse(hintVerify, "%s ends with record %d, and the next segment begins with %d", path, seq, first)
+		}
+	}
+	return nil
+}
+
+// lastSeq reads the number of a segment's last record.
+func (l *Log) lastSeq(path string) (uint64, error) {
+	f, err := l.cfg.open(path, os.O_RDONLY, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	st, err := f.stat()
+	if err != nil {
+		return 0, err
+	}
+	part := make([]byte, min(st.size, MaxLine+2))
+	if _, err := f.ReadAt(part, st.size-int64(len(part))); err != nil {
+		return 0, fmt.Errorf("reading %s: %w", path, err)
+	}
+	line, ok := bytes.CutSuffix(part, []byte("\n"))
+	if !ok {
+		return 0, fmt.Errorf("%s does not end with a whole line", path)
+	}
+	line = line[bytes.LastIndexByte(line, '\n')+1:]
+	seq, ok := seqOf(line)
+	if !ok {
+		return 0, fmt.Errorf("the last line of %s is not a record", path)
+	}
+	return seq, nil
+}
+
+var headPrefix = []byte(`{"v":1,"seq":`)
+
+// seqOf reads the number of a line that this program wrote.
+func seqOf(line []byte) (uint64, bool) {
+	rest, ok := bytes.CutPrefix(line, headPrefix)
+	digits, _, ok2 := bytes.Cut(rest, []byte(","))
+	if !ok || !ok2 {
+		return 0, false
+	}
+	seq, err := strconv.ParseUint(string(digits), 10, 63)
+	return seq, err == nil
+}
+
+// replay reads the last segment, or if the tree's file does not help all of
+// them, checks it against the last checkpoint, and cuts off a torn end.
+func (l *Log) replay(found *recovered) error {
+	last := len(l.started) - 1
+	t, err := treeAt(int64(l.started[last]), l.marks.tree)
+	var r *replayer
+	if err == nil && l.marks.last.Tree.N >= t.n {
+		r, err = l.read(last, t, nil)
+	} else if err == nil {
+		err = errors.New("the last checkpoint is older than the last segment")
+	}
+	if err != nil {
+		// The tree's file is only a help: the lines decide. They are checked
+		// before it is written anew, as it may be needed to tell what changed.
+		if _, err := l.read(0, tree{}, func([]byte) error { return nil }); err != nil {
+			return err
+		}
+		file := l.marks.tree
+		file.off, file.dirty = 0, true
+		if r, err = l.read(0, tree{}, file.append); err != nil {
+			return err
+		}
+	} else if err := l.reconcile(int64(l.started[last]), r.tree.stored); err != nil {
+		return err
+	}
+	r.tree.stored = nil
+	l.tree = r.tree
+	found.clean, found.torn = r.lastKind == LogClose, r.torn
+	if r.torn > 0 {
+		found.tornSum = hex.EncodeToString(r.tornSum)
+	}
+	l.seg, err = openTail(l.cfg.open, l.path(segmentName(l.started[last])), r.end)
+	if err != nil {
+		return err
+	}
+	return l.seg.clean()
+}
+
+// reconcile makes the tree's file hold stored from leaf n on, and no more.
+func (l *Log) reconcile(n int64, stored []byte) error {
+	file := l.marks.tree
+	file.off = tlog.StoredHashCount(n) * tlog.HashSize
+	file.dirty = true
+	have := make([]byte, len(stored))
+	got, err := file.f.ReadAt(have, file.off)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	same := 0
+	for same < got && have[same] == stored[same] {
+		same++
+	}
+	file.off += int64(same)
+	if same == len(stored) {
+		return file.clean()
+	}
+	return file.append(stored[same:])
+}
+
+// replayer reads lines into a tree.
+type replayer struct {
+	log      *Log
+	tree     tree
+	flush    func([]byte) error // takes stored hashes; nil keeps them
+	lastKind Kind
+	end      int64 // of the last whole line in the last segment
+	torn     int64
+	tornSum  []byte
+}
+
+// read replays the segments from the i-th on.
+func (l *Log) read(i int, t tree, flush func([]byte) error) (*replayer, error) {
+	r := &replayer{log: l, tree: t, flush: flush}
+	for ; i < len(l.started); i++ {
+		if r.torn > 0 || r.tree.n != int64(l.started[i]) {
+			return nil, l.refuse(hintVerify, "%s should begin with record %d", segmentName(l.started[i]), r.tree.n)
+		}
+		if err := r.segment(l.path(segmentName(l.started[i]))); err != nil {
+			return nil, err
+		}
+	}
+	if signed := l.marks.last.Tree.N; r.tree.n < signed {
+		return nil, l.refuse(hintVerify, "it was cut: %d records were signed, and it holds %d", signed, r.tree.n)
+	}
+	if flush != nil {
+		if err := flush(r.tree.stored); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func (r *replayer) segment(path string) error {
+	f, err := r.log.cfg.open(path, os.O_RDWR|os.O_CREATE, modeFile) // a new log has none yet
+	if err != nil {
+		return fmt.Errorf("opening a segment: %w", err)
+	}
+	defer f.Close()
+	st, err := f.stat()
+	if err != nil {
+		return err
+	}
+	in := bufio.NewReaderSize(io.NewSectionReader(f, 0, st.size), MaxLine+2)
+	r.end = 0
+	for {
+		line, err := in.ReadSlice('\n')
+		switch {
+		case errors.Is(err, io.EOF):
+			r.torn = int64(len(line))
+			sum := sha256.Sum256(line)
+			r.tornSum = sum[:]
+			return nil
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return fmt.Errorf("reading %s: %w", path, err)
+		case err != nil:
+			err = errors.New("a line is too long")
+		default:
+			err = r.line(line[:len(line)-1])
+		}
+		if err != nil {
+			return r.log.refuse(hintVerify, "%s, record %d, byte %d: %v", path, r.tree.n, r.end, err)
+		}
+		r.end += int64(len(line))
+	}
+}
+
+// line adds one whole line. What was signed is checked by the root; what was
+// not must at least be a record.
+func (r *replayer) line(line []byte) error {
+	if seq, ok := seqOf(line); !ok || seq != uint64(r.tree.n) {
+		return errors.New("this is not the record that belongs here")
+	}
+	signed := r.log.marks.last.Tree
+	if r.tree.n >= signed.N-1 {
+		var rec struct{ Kind Kind }
+		if err := json.Unmarshal(line, &rec); err != nil {
+			return fmt.Errorf("this is not a record: %w", err)
+		}
+		r.lastKind = rec.Kind
+	}
+	r.tree.add(r.log.leafHash(line))
+	if r.tree.n == signed.N && r.tree.head().Hash != signed.Hash {
+		return errors.New("the records up to here are not those that were signed")
+	}
+	if r.flush != nil && len(r.tree.stored) > 1<<20 {
+		if err := r.flush(r.tree.stored); err != nil {
+			return err
+		}
+		r.tree.stored = r.tree.stored[:0]
+	}
+	return nil
+}
