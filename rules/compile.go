@@ -56,9 +56,7 @@ func Compile(s Source) (*Policy, error) {
 			c.checkDeny(r)
 		}
 	}
-	if len(c.faults) == 0 {
-		c.checkPairs()
-	}
+	c.checkPairs()
 	if len(c.faults) > 0 {
 		return nil, &CompileError{Faults: c.faults, rules: c.rules}
 	}
@@ -159,7 +157,7 @@ func (c *compiler) checkHosts(r *Rule) {
 			c.fault("hosts", "an empty host")
 		case h.Wildcard && !isName:
 			c.fault("hosts", "a wildcard below an address")
-		case name == reserved || name.Below(reserved):
+		case IsReserved(name):
 			c.fault("hosts", "%s is reserved: the gateway answers it itself", Reserved)
 		case h.Wildcard && reserved.Below(name):
 			c.fault("hosts", "%s would cover %s, which is reserved", h, Reserved)
@@ -279,13 +277,17 @@ func (c *compiler) checkDeny(r *Rule) {
 // checkPairs looks at rules that meet in some host: what each says alone is
 // sound, what they say together may not be.
 func (c *compiler) checkPairs() {
+	faulty := map[int]bool{}
+	for _, f := range c.faults {
+		faulty[f.Rule] = true
+	}
 	x := newIndex(c.rules)
 	seen := map[[2]int32]bool{}
 	for i := range c.rules {
 		c.at = i
 		meet := func(j int32) bool {
 			lo, hi := min(int32(i), j), max(int32(i), j)
-			if lo != hi && c.comparable(lo, hi) && !seen[[2]int32{lo, hi}] {
+			if lo != hi && c.comparable(lo, hi) && !faulty[int(lo)] && !faulty[int(hi)] && !seen[[2]int32{lo, hi}] {
 				seen[[2]int32{lo, hi}] = true
 				c.checkPair(int(lo), int(hi))
 			}

@@ -27,6 +27,9 @@ var reserved = func() target.Name {
 	return n
 }()
 
+// IsReserved reports whether a name is [Reserved] or below it.
+func IsReserved(n target.Name) bool { return n == reserved || n.Below(reserved) }
+
 // Decide answers a question. Order never matters: a matching deny rule wins,
 // else a matching allow rule admits, else the answer is deny. The reason of a
 // refusal is that of the allow rule which came nearest: host, then port,
@@ -44,7 +47,7 @@ func (p *Policy) Decide(req Request) Decision {
 	if !wellFormed(&req) {
 		return p.refuse(BadRequest)
 	}
-	if n, ok := req.Endpoint.Host.Name(); ok && (n == reserved || n.Below(reserved)) {
+	if n, ok := req.Endpoint.Host.Name(); ok && IsReserved(n) {
 		return p.decideReserved(&req, n == reserved)
 	}
 	switch req.Question {

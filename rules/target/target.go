@@ -296,3 +296,28 @@ func (e Endpoint) Authority(defaultPort uint16) string {
 	}
 	return e.Host.String()
 }
+
+// Guess returns the endpoint that a person probably meant by text that
+// [ParseUnicodeName] or [ParseHost] refused, for the words of an error and for
+// nothing else. The port is 0 where none was written.
+func Guess(s string) (Endpoint, bool) {
+	s = strings.ToLower(strings.TrimSpace(s))
+	if _, rest, ok := strings.Cut(s, "://"); ok {
+		s = rest
+	}
+	if i := strings.IndexAny(s, "/?#"); i >= 0 {
+		s = s[:i]
+	}
+	if a, err := idna.Lookup.ToASCII(s); err == nil {
+		s = a
+	}
+	s = strings.Trim(s, ".")
+	if a, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
+		return Endpoint{Host: HostOfAddr(a)}, true
+	}
+	if h, err := ParseHost(s); err == nil {
+		return Endpoint{Host: h}, true
+	}
+	e, err := ParseAuthority(s, 0)
+	return e, err == nil
+}

@@ -1,0 +1,152 @@
+package policyfile
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Error is one thing that is wrong with a file.
+type Error struct {
+	File   string `json:"file"`
+	Line   int    `json:"line"`   // from 1
+	Column int    `json:"column"` // from 1, in characters
+	Text   string `json:"text"`
+	Source string `json:"source,omitempty"` // the line, made printable
+}
+
+// Error implements error: file:line:col: text, the line, and a caret.
+func (e Error) Error() string {
+	head := fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Text)
+	if e.Source == "" {
+		return head
+	}
+	line, col := cut(e.Source, e.Column)
+	number := fmt.Sprintf("%5d", e.Line)
+	return fmt.Sprintf("%s\n%s | %s\n%s | %s^", head, number, line, strings.Repeat(" ", len(number)), strings.Repeat(" ", col-1))
+}
+
+// maxShown bounds the part of a line that is shown.
+const maxShown = 100
+
+// cut returns the part of a long line round a column, and the column in it.
+func cut(line string, col int) (string, int) {
+	r := []rune(line)
+	col = min(max(col, 1), len(r)+1)
+	if len(r) <= maxShown {
+		return line, col
+	}
+	from := max(0, min(col-maxShown/2, len(r)-maxShown))
+	to := min(len(r), from+maxShown)
+	s, lead := string(r[from:to]), ""
+	if from > 0 {
+		lead = "… "
+	}
+	if to < len(r) {
+		s += " …"
+	}
+	return lead + s, col - from + utf8.RuneCountInString(lead)
+}
+
+// Errors are all the errors of a file, in the order of their places.
+type Errors []Error
+
+// Error implements error: the errors, each on lines of its own.
+func (es Errors) Error() string {
+	texts := make([]string, len(es))
+	for i, e := range es {
+		texts[i] = e.Error()
+	}
+	return strings.Join(texts, "\n")
+}
+
+// file collects the errors of one file while it is read.
+type file struct {
+	name  string
+	lines []string
+	errs  Errors
+}
+
+func (f *file) errorAt(line, col int, format string, args ...any) {
+	e := Error{File: f.name, Line: max(line, 1), Column: max(col, 1), Text: fmt.Sprintf(format, args...)}
+	if line >= 1 && line <= len(f.lines) {
+		e.Source = printable(f.lines[line-1])
+	}
+	f.errs = append(f.errs, e)
+}
+
+// err returns what was collected, nil for nothing.
+func (f *file) err() error {
+	if len(f.errs) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(f.errs, func(a, b Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	f.errs = slices.Compact(f.errs)
+	return f.errs
+}
+
+// printable replaces what a terminal might act on or hide, one for one.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t':
+			return ' '
+		case r == utf8.RuneError, !unicode.IsPrint(r):
+			return '·'
+		default:
+			return r
+		}
+	}, s)
+}
+
+// meant returns ", did you mean …?" where a known word is near, else "".
+func meant(word string, known []string) string {
+	best, distance := "", 3
+	for _, k := range known {
+		if d := editDistance(word, k); d < distance && d < max(len(word), len(k)) {
+			best, distance = k, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", best)
+}
+
+// editDistance counts insertions, deletions, substitutions and swaps of
+// neighbours, ASCII case aside; words that differ much in length count as far.
+func editDistance(a, b string) int {
+	const far = 99
+	if len(a) > 64 || len(b) > 64 || len(a)-len(b) > 3 || len(b)-len(a) > 3 {
+		return far
+	}
+	var before []int
+	last := make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row := make([]int, len(b)+1)
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+differ(a[i-1], b[j-1]))
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last = last, row
+	}
+	return last[len(b)]
+}
+
+func differ(a, b byte) int {
+	if a == b || a|0x20 == b|0x20 && 'a' <= a|0x20 && a|0x20 <= 'z' {
+		return 0
+	}
+	return 1
+}

@@ -1,0 +1,126 @@
+package policyfile
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"sallyport/rules"
+	"sallyport/rules/target"
+)
+
+// Durability says when a record counts as written.
+type Durability string
+
+// The durabilities. DurableProcess, the default, survives the end of the
+// process; DurableDisk that of the machine, at the price of a sync.
+const (
+	DurableProcess Durability = "process"
+	DurableDisk    Durability = "disk"
+)
+
+// Gateway is the gateway's configuration file.
+type Gateway struct {
+	Name        string
+	Owner       string
+	Description string
+	Digest      string
+	// Hosts are upstream names that are not looked up, with their addresses.
+	// They are vetted like those of an answer.
+	Hosts map[target.Name][]netip.Addr
+	// UpstreamCA are files with further certificate authorities for upstreams.
+	UpstreamCA []string
+	// Resolvers are the servers to ask; none means those of the system.
+	Resolvers   []netip.AddrPort
+	Durability  Durability
+	Credentials string // directory of credential files, "" for none
+}
+
+// ParseGateway reads the gateway's configuration. The error is [Errors].
+func ParseGateway(name string, data []byte) (*Gateway, error) {
+	f, root := open(name, data, KindGateway)
+	if root == nil {
+		return nil, f.err()
+	}
+	g := &Gateway{Digest: Digest(data), Durability: DurableProcess, Hosts: map[target.Name][]netip.Addr{}}
+	skip := func(ast.Node) {} // checked by open
+	f.mapping(root, "a gateway", []key{
+		{name: "apiVersion", read: skip},
+		{name: "kind", read: skip},
+		{name: "metadata", read: f.metadata(&g.Name, &g.Owner, &g.Description)},
+		{name: "hosts", read: func(n ast.Node) { f.hosts(n, g.Hosts) }},
+		{name: "upstream_ca", read: f.items(func(n ast.Node) {
+			before := len(f.errs)
+			var p string
+			if f.path(&p)(n); len(f.errs) == before {
+				g.UpstreamCA = append(g.UpstreamCA, p)
+			}
+		})},
+		{name: "resolvers", read: f.strs(func(n ast.Node, s string) {
+			if r, ok := resolver(s); ok {
+				g.Resolvers = append(g.Resolvers, r)
+			} else {
+				f.errorf(n, "%q is not the address of a resolver, such as 192.0.2.53 or 192.0.2.53:53", s)
+			}
+		})},
+		{name: "log", read: func(n ast.Node) {
+			f.mapping(n, "log", []key{{name: "durability", read: f.word(
+				[]string{string(DurableProcess), string(DurableDisk)},
+				func(s string) { g.Durability = Durability(s) })}})
+		}},
+		{name: "credentials", read: f.path(&g.Credentials)},
+	})
+	if err := f.err(); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// hosts reads names with lists of addresses.
+func (f *file) hosts(n ast.Node, dst map[target.Name][]netip.Addr) {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		f.errorf(n, "hosts is %s; it has to be a mapping of names to lists of addresses", kindOf(n))
+		return
+	}
+	for _, v := range m.Values {
+		h, ok := f.host(v.Key, keyOf(v))
+		if !ok {
+			continue
+		}
+		name, isName := h.Host.Name()
+		switch {
+		case h.Wildcard || !isName:
+			f.errorf(v.Key, "hosts are names; %q is none", keyOf(v))
+			continue
+		case rules.IsReserved(name):
+			f.errorf(v.Key, "%s is reserved: the gateway answers it itself", rules.Reserved)
+			continue
+		case dst[name] != nil:
+			f.errorf(v.Key, "%q stands twice in hosts", name)
+			continue
+		}
+		dst[name] = []netip.Addr{}
+		f.strs(func(n ast.Node, s string) {
+			a, err := netip.ParseAddr(s)
+			switch {
+			case err != nil || a.Zone() != "" || a.Is4In6():
+				f.errorf(n, "%q is not an address", s)
+			case slices.Contains(dst[name], a):
+				f.errorf(n, "%q stands twice", s)
+			default:
+				dst[name] = append(dst[name], a)
+			}
+		})(v.Value)
+	}
+}
+
+func resolver(s string) (netip.AddrPort, bool) {
+	a, err := netip.ParseAddr(s)
+	if err == nil {
+		return netip.AddrPortFrom(a.Unmap(), 53), a.Zone() == ""
+	}
+	ap, err := netip.ParseAddrPort(s)
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), err == nil && ap.Port() != 0 && ap.Addr().Zone() == ""
+}

@@ -1,0 +1,222 @@
+package policyfile
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"sallyport/rules"
+)
+
+// policyDoc is a policy file while it is read.
+type policyDoc struct {
+	*file
+	creds []Credential
+
+	name, owner, description string
+	defaults                 defaults
+	denied                   rules.DeniedNames
+	rules                    []*ruleDoc
+	tests                    []*testDoc
+}
+
+// defaults are what an allow rule has where it says nothing.
+type defaults struct {
+	ports   []uint16
+	methods []string
+	tls     rules.TLSMode
+	log     rules.LogLevel
+}
+
+// readMethods are the methods of access: read, and of an allow rule that says
+// nothing: they are safe by RFC 9110 section 9.2.1.
+func readMethods() []string { return []string{"GET", "HEAD"} }
+
+func (d *policyDoc) read(root *ast.MappingNode) {
+	d.defaults = defaults{ports: []uint16{443}, methods: readMethods()}
+	var ruleList, testList ast.Node
+	keep := func(dst *ast.Node) func(ast.Node) { return func(n ast.Node) { *dst = n } }
+	skip := func(ast.Node) {} // checked by open
+	seen := d.mapping(root, "a policy", []key{
+		{name: "apiVersion", read: skip},
+		{name: "kind", read: skip},
+		{name: "metadata", read: d.metadata(&d.name, &d.owner, &d.description), required: true},
+		{name: "mode", read: d.mode},
+		{name: "defaults", read: d.readDefaults},
+		{name: "dns", read: d.readDNS},
+		{name: "rules", read: keep(&ruleList)},
+		{name: "tests", read: keep(&testList)},
+		{name: "include", later: true},
+		{name: "never", later: true},
+		{name: "scopes", later: true},
+		{name: "limits", later: true},
+	})
+	// Rules are read after the defaults, wherever these stand.
+	if all, ok := ruleList.(*ast.SequenceNode); ok {
+		for _, n := range all.Values {
+			d.readRule(n)
+		}
+	} else if ruleList != nil {
+		d.errorf(ruleList, "rules is %s; it has to be a list", kindOf(ruleList))
+	} else if seen["rules"] == nil {
+		d.errorf(root, "no rules; if the policy is to deny everything, say so with rules: []")
+	}
+	if testList != nil {
+		d.items(d.readTest)(testList)
+	}
+}
+
+// metadata reads what every kind of document says about itself.
+func (f *file) metadata(name, owner, description *string) func(ast.Node) {
+	return func(n ast.Node) {
+		f.mapping(n, "metadata", []key{
+			{name: "name", required: true, read: f.id(name)},
+			{name: "owner", read: f.str(owner)},
+			{name: "description", read: f.str(description)},
+		})
+	}
+}
+
+// id reads a name that stands in records.
+func (f *file) id(dst *string) func(ast.Node) {
+	return func(n ast.Node) {
+		before := len(f.errs)
+		if f.str(dst)(n); len(f.errs) == before && !rules.IsID(*dst) {
+			f.errorf(n, "%q is not a name: use lower-case letters, digits, and - . _ between them, at most 64", *dst)
+		}
+	}
+}
+
+func (d *policyDoc) mode(n ast.Node) {
+	var mode string
+	d.str(&mode)(n)
+	switch mode {
+	case "enforce", "":
+	case "observe", "learn":
+		d.errorf(n, "mode %q is not built in this version; it knows enforce", mode)
+	default:
+		d.errorf(n, "%q is no mode; this version knows enforce%s", mode, meant(mode, []string{"enforce"}))
+	}
+}
+
+func (d *policyDoc) readDefaults(n ast.Node) {
+	var ports []uint16
+	var methods []string
+	seen := d.mapping(n, "defaults", []key{
+		{name: "ports", read: d.ports(&ports)},
+		{name: "methods", read: d.methods(&methods)},
+		{name: "tls", read: d.tls(&d.defaults.tls)},
+		{name: "log", read: d.log(&d.defaults.log)},
+		{name: "limits", later: true},
+	})
+	if seen["ports"] != nil {
+		d.defaults.ports = ports
+	}
+	if seen["methods"] != nil {
+		d.defaults.methods = methods
+	}
+}
+
+func (d *policyDoc) readDNS(n ast.Node) {
+	d.mapping(n, "dns", []key{
+		{name: "denied", read: d.word([]string{"explain", "nxdomain"}, func(s string) {
+			if s == "nxdomain" {
+				d.denied = rules.NameErrorDenied
+			}
+		})},
+		{name: "resolve", later: true},
+	})
+}
+
+func (d *policyDoc) tls(dst *rules.TLSMode) func(ast.Node) {
+	return d.word([]string{"inspect", "passthrough"}, func(s string) {
+		*dst = rules.InspectTLS
+		if s == "passthrough" {
+			*dst = rules.PassthroughTLS
+		}
+	})
+}
+
+func (d *policyDoc) log(dst *rules.LogLevel) func(ast.Node) {
+	levels := []string{"metadata", "request", "request_response"}
+	return func(n ast.Node) {
+		if s, ok := n.(*ast.StringNode); ok && s.Value == "none" {
+			d.errorf(n, "every decision is recorded: the least is log: metadata")
+			return
+		}
+		d.word(levels, func(s string) { *dst = rules.LogLevel(slices.Index(levels, s)) })(n)
+	}
+}
+
+// methods reads a list of methods in upper case.
+func (f *file) methods(dst *[]string) func(ast.Node) {
+	return f.strs(func(n ast.Node, s string) {
+		switch upper := asciiUpper(s); {
+		case !rules.IsMethod(s):
+			f.errorf(n, "%q is not a method", s)
+		case upper != s:
+			f.errorf(n, "methods are case-sensitive; write %q", upper)
+		case s == "*":
+			f.errorf(n, "a star is no method; for every method say access: write")
+		case slices.Contains(*dst, s):
+			f.errorf(n, "%s stands twice", s)
+		default:
+			*dst = append(*dst, s)
+		}
+	})
+}
+
+func asciiUpper(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if 'a' <= c && c <= 'z' {
+			b[i] = c - 'a' + 'A'
+		}
+	}
+	return string(b)
+}
+
+// paths reads a list of path patterns.
+func (f *file) paths(dst *[]rules.PathPattern) func(ast.Node) {
+	return f.strs(func(n ast.Node, s string) {
+		p, err := rules.ParsePathPattern(s)
+		if err != nil {
+			f.errorf(n, "%v", err)
+			return
+		}
+		*dst = append(*dst, p)
+	})
+}
+
+// compile makes the policy of what was read, and puts what Compile finds into
+// its place in the file. Rules that could not be read are left out of that:
+// what they lack would only give faults that are none.
+func (d *policyDoc) compile(digest string) *rules.Policy {
+	src := rules.Source{Name: d.name, Digest: digest, Denied: d.denied}
+	var docs []*ruleDoc
+	ids := map[string]*ruleDoc{}
+	for _, r := range d.rules {
+		if first := ids[r.ID]; first != nil {
+			d.errorf(r.node("id"), "id %q is taken by the rule at %s", r.ID, first.Where)
+			r.whole = false
+		} else if r.ID != "" {
+			ids[r.ID] = r
+		}
+		d.checkGrant(r)
+		if r.whole {
+			src.Rules, docs = append(src.Rules, r.Rule), append(docs, r)
+		}
+	}
+	p, err := rules.Compile(src)
+	var faults *rules.CompileError
+	switch {
+	case errors.As(err, &faults):
+		for _, fault := range faults.Faults {
+			d.errorf(docs[fault.Rule].node(fault.Field), "%s", fault.Text)
+		}
+	case err != nil:
+		d.errorAt(1, 1, "%v", err)
+	}
+	return p
+}

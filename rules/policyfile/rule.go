@@ -1,0 +1,286 @@
+package policyfile
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"sallyport/rules"
+	"sallyport/rules/target"
+)
+
+// ruleDoc is a rule while it is read.
+type ruleDoc struct {
+	rules.Rule
+	at     ast.Node
+	fields map[string]ast.Node // by the names of rules.Fault
+	whole  bool                // read without an error
+}
+
+// node returns the node of a field, or of the rule.
+func (r *ruleDoc) node(field string) ast.Node {
+	if n := r.fields[field]; n != nil {
+		return n
+	}
+	return r.at
+}
+
+// match is the value of allow or deny while it is read.
+type match struct {
+	hosts   []rules.HostPattern
+	ports   []uint16
+	methods []string
+	paths   []rules.PathPattern
+	cidrs   []netip.Prefix
+	raw     bool
+	access  string
+}
+
+func (d *policyDoc) readRule(n ast.Node) {
+	before := len(d.errs)
+	r := &ruleDoc{at: n, fields: map[string]ast.Node{}}
+	r.Where = d.at(n)
+	r.Log, r.TLS = d.defaults.log, d.defaults.tls
+	var m match
+	var action, shared string
+	read := func(name string) func(ast.Node) {
+		return func(n ast.Node) {
+			if action != "" {
+				d.errorf(n, "a rule allows or denies, not both")
+				return
+			}
+			action = name
+			d.readMatch(n, name, &m, r)
+		}
+	}
+	seen := d.mapping(n, "a rule", []key{
+		{name: "id", required: true, read: d.id(&r.ID)},
+		{name: "reason", required: true, read: d.str(&r.Purpose)},
+		{name: "ticket", read: d.str(&r.Ticket)},
+		{name: "owner", read: d.str(&r.Owner)},
+		{name: "expires", read: d.date(&r.Expires)},
+		{name: "allow", read: read("allow")},
+		{name: "deny", read: read("deny")},
+		{name: "credential", read: d.id(&r.Credential)},
+		{name: "tls", read: d.tls(&r.TLS)},
+		{name: "log", read: d.log(&r.Log)},
+		{name: "multi_tenant", read: d.word([]string{"acknowledged"}, func(s string) { shared = s })},
+		{name: "limits", later: true},
+	})
+	if seen == nil {
+		return
+	}
+	if seen["allow"] == nil && seen["deny"] == nil {
+		d.errorf(n, "a rule has allow or deny")
+	}
+	for _, field := range []string{"id", "expires", "credential", "tls"} {
+		r.fields[field] = seen[field]
+	}
+	r.Hosts, r.Ports, r.Methods, r.Paths, r.Private, r.Raw = m.hosts, m.ports, m.methods, m.paths, m.cidrs, m.raw
+	switch action {
+	case "allow":
+		r.Action = rules.AllowAction
+		d.fillIn(r, &m, seen["tls"] != nil)
+		for _, h := range r.Hosts {
+			d.checkWildcard(r.node("hosts"), h, shared != "")
+		}
+	case "deny":
+		d.checkDeny(r, &m, seen)
+	}
+	slices.Sort(r.Methods)
+	r.whole = len(d.errs) == before
+	d.rules = append(d.rules, r)
+}
+
+func (d *policyDoc) readMatch(n ast.Node, what string, m *match, r *ruleDoc) {
+	addHost := func(n ast.Node, s string) {
+		h, ok := d.host(n, s)
+		switch {
+		case !ok:
+		case slices.Contains(m.hosts, h):
+			d.errorf(n, "%q stands twice", s)
+		default:
+			m.hosts = append(m.hosts, h)
+		}
+	}
+	seen := d.mapping(n, what, []key{
+		{name: "host", read: func(n ast.Node) {
+			before := len(d.errs)
+			var s string
+			if d.str(&s)(n); len(d.errs) == before {
+				addHost(n, s)
+			}
+		}},
+		{name: "hosts", read: d.strs(addHost)},
+		{name: "ports", read: d.ports(&m.ports)},
+		{name: "methods", read: d.methods(&m.methods)},
+		{name: "access", read: d.word([]string{"read", "write"}, func(s string) { m.access = s })},
+		{name: "paths", read: d.paths(&m.paths)},
+		{name: "protocol", read: d.word([]string{"tcp"}, func(string) { m.raw = true })},
+		{name: "cidrs", read: d.strs(func(n ast.Node, s string) {
+			if p, ok := d.prefix(n, s); ok {
+				m.cidrs = append(m.cidrs, p)
+			}
+		})},
+	})
+	for name, node := range seen {
+		r.fields[name] = node
+	}
+	if seen["host"] != nil && seen["hosts"] != nil {
+		d.errorf(seen["hosts"], "host and hosts; write one of them")
+	}
+	if r.fields["hosts"] == nil {
+		r.fields["hosts"] = seen["host"]
+	}
+	if r.fields["hosts"] == nil {
+		r.fields["hosts"] = n
+	}
+	if seen["access"] != nil && seen["methods"] != nil {
+		d.errorf(seen["access"], "access and methods; write one of them")
+	}
+}
+
+// fillIn completes an allow rule. A rule that carries streams unseen has no
+// methods to fill in.
+func (d *policyDoc) fillIn(r *ruleDoc, m *match, ownTLS bool) {
+	if len(r.Ports) == 0 {
+		r.Ports = slices.Clone(d.defaults.ports)
+	}
+	if r.Raw && !ownTLS {
+		r.TLS = rules.InspectTLS // a default is about TLS streams, not about these
+	}
+	if r.Raw || r.TLS == rules.PassthroughTLS {
+		if m.access != "" {
+			d.errorf(r.node("access"), "a stream that is not looked into has no methods, so access cannot be judged")
+		}
+		return
+	}
+	switch {
+	case m.access == "read":
+		r.Methods = readMethods()
+	case m.access == "write":
+		r.Methods = nil // any
+	case len(r.Methods) == 0:
+		r.Methods = slices.Clone(d.defaults.methods)
+	}
+}
+
+// checkDeny refuses what would mean nothing in a deny rule. Defaults are for
+// allow rules: a deny rule without ports or methods is about all of them.
+func (d *policyDoc) checkDeny(r *ruleDoc, m *match, seen map[string]ast.Node) {
+	r.Log = rules.LogMetadata
+	if seen["log"] == nil {
+		r.Log = d.defaults.log
+	}
+	if seen["tls"] == nil {
+		r.TLS = rules.InspectTLS
+	}
+	if m.access != "" {
+		d.errorf(r.node("access"), "a deny rule lists its methods; access is for allow rules")
+	}
+	if seen["multi_tenant"] != nil {
+		d.errorf(seen["multi_tenant"], "multi_tenant is for allow rules")
+	}
+}
+
+// checkGrant holds a rule against the second lock: what it grants has to lie
+// within the endpoints of the credential.
+func (d *policyDoc) checkGrant(r *ruleDoc) {
+	if !rules.IsID(r.Credential) {
+		return
+	}
+	i := slices.IndexFunc(d.creds, func(c Credential) bool { return c.Name == r.Credential })
+	if i < 0 {
+		known := make([]string, len(d.creds))
+		for i := range d.creds {
+			known[i] = d.creds[i].Name
+		}
+		d.errorf(r.node("credential"), "no credential is named %q%s", r.Credential, missing(r.Credential, known))
+		r.whole = false
+	}
+	if !r.whole || r.Action != rules.AllowAction {
+		return
+	}
+	field, text := beyond(&r.Rule, &d.creds[i])
+	if text != "" {
+		d.errorf(r.node(field), "credential %q (%s) does not go that far: %s", r.Credential, d.creds[i].Where, text)
+	}
+}
+
+func missing(name string, known []string) string {
+	if len(known) == 0 {
+		return "; no credential is known here"
+	}
+	if s := meant(name, known); s != "" {
+		return s
+	}
+	return "; there is " + list(known)
+}
+
+// beyond returns the first thing that a rule grants and a credential's
+// endpoints do not, and the field that says it. One endpoint has to hold each
+// combination of host, port, method and path as a whole.
+func beyond(r *rules.Rule, c *Credential) (field, text string) {
+	methods := r.Methods
+	if len(methods) == 0 {
+		methods = []string{""} // any
+	}
+	for _, h := range r.Hosts {
+		near := c.at(h)
+		if len(near) == 0 {
+			return "hosts", fmt.Sprintf("none of its endpoints is %s", h)
+		}
+		for _, port := range r.Ports {
+			at := filter(near, func(e *Endpoint) bool { return slices.Contains(e.Ports, port) })
+			if len(at) == 0 {
+				return "ports", fmt.Sprintf("no endpoint is %v", target.Endpoint{Host: h.Host, Port: port})
+			}
+			for _, m := range methods {
+				with := filter(at, func(e *Endpoint) bool { return len(e.Methods) == 0 || m != "" && slices.Contains(e.Methods, m) })
+				if len(with) == 0 {
+					return "methods", fmt.Sprintf("no endpoint has %s %s", orAny(m, "every method on"), h)
+				}
+				if text := beyondPaths(r, with); text != "" {
+					return "paths", fmt.Sprintf("no endpoint has %s %s%s", orAny(m, "every method on"), h, text)
+				}
+			}
+		}
+	}
+	return "", ""
+}
+
+// beyondPaths returns a pattern of r that no endpoint covers.
+func beyondPaths(r *rules.Rule, at []*Endpoint) string {
+	if slices.ContainsFunc(at, func(e *Endpoint) bool { return len(e.Paths) == 0 }) {
+		return ""
+	}
+	if len(r.Paths) == 0 {
+		return " with every path"
+	}
+	for _, p := range r.Paths {
+		if !slices.ContainsFunc(at, func(e *Endpoint) bool {
+			return slices.ContainsFunc(e.Paths, func(q rules.PathPattern) bool { return q.Covers(p) })
+		}) {
+			return p.String()
+		}
+	}
+	return ""
+}
+
+func orAny(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func filter(in []*Endpoint, keep func(*Endpoint) bool) (out []*Endpoint) {
+	for _, e := range in {
+		if keep(e) {
+			out = append(out, e)
+		}
+	}
+	return out
+}

@@ -1,0 +1,191 @@
+package policyfile
+
+import (
+	"errors"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+const (
+	maxFile = 1 << 20
+	// maxDepth bounds nesting before the parser, which recurses, sees any. The
+	// language itself needs five levels.
+	maxDepth = 16
+)
+
+// open parses a file into its one document, a mapping of the wanted kind. On
+// failure the node is nil and the file has errors.
+func open(name string, data []byte, kind string) (*file, *ast.MappingNode) {
+	f := &file{name: name}
+	if len(data) > maxFile {
+		f.errorAt(1, 1, "longer than 1 MiB")
+		return f, nil
+	}
+	text := f.text(data)
+	if text == "" {
+		return f, nil
+	}
+	if tokens := lexer.Tokenize(text); !f.checkTokens(tokens) {
+		return f, nil
+	}
+	root := f.parse(text, kind)
+	if root == nil || !f.checkKind(root, kind) {
+		return f, nil
+	}
+	return f, root
+}
+
+// text checks the characters of a file and returns it with plain line ends, ""
+// if there are errors.
+func (f *file) text(data []byte) string {
+	s := strings.ReplaceAll(string(data), "\r\n", "\n")
+	f.lines = strings.Split(s, "\n")
+	if rest, ok := strings.CutPrefix(s, "\ufeff"); ok {
+		f.errorAt(1, 1, "begins with a byte order mark; save the file as UTF-8 without one")
+		s = rest
+	}
+	line, col := 1, 0
+	for i, r := range s {
+		col++
+		switch {
+		case r == '\n':
+			line, col = line+1, 0
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\ufffd"):
+			f.errorAt(line, col, "not UTF-8")
+			return "" // what follows is anybody's guess
+		case r == '\r':
+			f.errorAt(line, col, "a carriage return that does not end a line")
+		case hides(r):
+			f.errorAt(line, col, "character %U is invisible or reorders text, so that the file would not say what it shows", r)
+		}
+	}
+	if len(f.errs) > 0 {
+		return ""
+	}
+	if strings.Trim(s, " \t\n") == "" {
+		f.errorAt(1, 1, "the file is empty")
+	}
+	return s
+}
+
+// hides reports characters that a reviewer does not see: controls, zero-width
+// characters, bidirectional overrides, odd line ends, tags.
+func hides(r rune) bool {
+	switch {
+	case r < 0x20:
+		return r != '\t' && r != '\n'
+	case r >= 0x7f && r <= 0x9f, r == 0xad, r == 0x34f, r == 0x61c, r == 0x180e, r == 0xfeff:
+		return true
+	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f:
+		return true
+	default:
+		return r >= 0xfff9 && r <= 0xfffb || r >= 0xe0000 && r <= 0xe0fff
+	}
+}
+
+// checkTokens refuses the parts of YAML that let a file say something other
+// than what it shows, and nesting deep enough to hurt.
+func (f *file) checkTokens(tokens token.Tokens) bool {
+	depth, entries, line := 0, 0, 0
+	for i, t := range tokens {
+		p := t.Position
+		switch t.Type {
+		case token.AliasType:
+			if n := i + 1; n < len(tokens) && strings.HasPrefix(tokens[n].Value, ".") {
+				f.errorAt(p.Line, p.Column, "a value that begins with a star needs quotes: \"*%s\"", tokens[n].Value)
+				continue
+			}
+			f.errorAt(p.Line, p.Column, "aliases are not part of this language; a value that begins with a star needs quotes")
+		case token.AnchorType:
+			f.errorAt(p.Line, p.Column, "anchors are not part of this language")
+		case token.TagType:
+			f.errorAt(p.Line, p.Column, "tags are not part of this language; a value that begins with ! needs quotes")
+		case token.MergeKeyType:
+			f.errorAt(p.Line, p.Column, "merge keys are not part of this language")
+		case token.MappingKeyType:
+			f.errorAt(p.Line, p.Column, "complex keys are not part of this language")
+		case token.DirectiveType:
+			f.errorAt(p.Line, p.Column, "directives are not part of this language")
+		case token.SequenceStartType, token.MappingStartType:
+			depth++
+		case token.SequenceEndType, token.MappingEndType:
+			depth--
+		case token.SequenceEntryType:
+			if p.Line != line {
+				entries, line = 0, p.Line
+			}
+			entries++
+		}
+		if depth > maxDepth || entries > maxDepth || p.Column > 64*maxDepth && t.Type == token.MappingValueType {
+			f.errorAt(p.Line, p.Column, "nested too deeply")
+			return false
+		}
+	}
+	return len(f.errs) == 0
+}
+
+func (f *file) parse(text, kind string) *ast.MappingNode {
+	tree, err := parser.ParseBytes([]byte(text), 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		var syntax interface {
+			GetToken() *token.Token
+			GetMessage() string
+		}
+		if errors.As(err, &syntax) && syntax.GetToken() != nil {
+			p := syntax.GetToken().Position
+			f.errorAt(p.Line, p.Column, "not YAML: %s", syntax.GetMessage())
+			return nil
+		}
+		f.errorAt(1, 1, "not YAML: %v", err)
+		return nil
+	}
+	var root *ast.MappingNode
+	bodies := 0
+	for _, d := range tree.Docs {
+		if d.Body == nil {
+			continue
+		}
+		if bodies++; bodies > 1 {
+			f.errorf(d.Body, "a second document; a file holds one %s", kind)
+			continue
+		}
+		root, _ = d.Body.(*ast.MappingNode)
+		if root == nil {
+			f.errorf(d.Body, "not a mapping; a %s begins with apiVersion: %s", kind, APIVersion)
+		}
+	}
+	if bodies == 0 {
+		f.errorAt(1, 1, "the file is empty")
+	}
+	if len(f.errs) > 0 {
+		return nil
+	}
+	return root
+}
+
+// checkKind looks at what the document says it is before anything else, so
+// that a file of another kind gets one error and not fifty.
+func (f *file) checkKind(root *ast.MappingNode, kind string) bool {
+	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", kind}} {
+		found := false
+		for _, v := range root.Values {
+			if keyOf(v) != want.key {
+				continue
+			}
+			found = true
+			var got string
+			if f.str(&got)(v.Value); got != want.value && got != "" {
+				f.errorf(v.Value, "%s is %q, and this is read as %q", want.key, got, want.value)
+			}
+		}
+		if !found {
+			f.errorf(root, "no %s; the file begins with %s: %s", want.key, want.key, want.value)
+		}
+	}
+	return len(f.errs) == 0
+}
