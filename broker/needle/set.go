@@ -122,12 +122,8 @@ func (s *Set) NextPart(text []byte, from int) (h Hit, ok bool) {
 		}
 		end++
 	}
-	return s.tail(text, end-s.window)
-}
-
-// tail looks for a needle whose window does not fit into text any more.
-func (s *Set) tail(text []byte, from int) (Hit, bool) {
-	for at := from; at < len(text); at++ {
+	// What is left is shorter than the window: it can only begin a needle.
+	for at := end - s.window; at < len(text); at++ {
 		for i := range s.needles {
 			if n := &s.needles[i]; n.Text[0] == text[at] && bytes.HasPrefix(n.Text, text[at:]) {
 				return Hit{at, n, false}, true
@@ -135,6 +131,31 @@ func (s *Set) tail(text []byte, from int) (Hit, bool) {
 		}
 	}
 	return Hit{}, false
+}
+
+// Settled returns how many octets of text from at, where NextPart found a
+// needle that is not whole, are the same whatever follows: as many as every
+// needle that begins there has in common with what would replace it, and none
+// that may begin another needle.
+func (s *Set) Settled(text []byte, at int) int {
+	n := len(text) - at
+	for i := range s.needles {
+		if x := &s.needles[i]; begins(text, at, x.Text) {
+			n = min(n, shared(x.Text, x.Instead))
+		}
+	}
+	if h, ok := s.NextPart(text, at+1); ok {
+		n = min(n, h.At-at)
+	}
+	return n
+}
+
+func shared(a, b []byte) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 // begins reports whether text at a place is the needle, as far as text goes.

@@ -1,0 +1,165 @@
+package broker
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+
+	"sallyport/broker/scrub"
+	"sallyport/control"
+)
+
+// apply changes a request as the broker said. Everything that a sandbox put
+// under the names concerned is taken away first, however it is spelled, also in
+// trailers, and so is a Connection field that would have the next hop drop what
+// is put there (HT-09).
+func apply(r *http.Request, place control.Place, ans injectAnswer) error {
+	names := append(slices.Collect(maps.Keys(ans.Set)), ans.Remove...)
+	if place.Type != "query" {
+		names = append(names, place.Header)
+	}
+	for _, values := range ans.Set {
+		for _, v := range values {
+			if !httpguts.ValidHeaderFieldValue(v) {
+				return errors.New("the broker's answer cannot stand in a header")
+			}
+		}
+	}
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	scrub.Ask(r.Header)
+	removeFields(r.Header, names)
+	removeFields(r.Trailer, names)
+	unlistFields(r.Header, names)
+	for name, values := range ans.Set {
+		r.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	params := ans.Query
+	if place.Type == "query" {
+		if _, ok := params[place.Header]; !ok {
+			return errors.New("the broker's answer leaves the credential's parameter out")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		r.URL.RawQuery = setParam(r.URL.RawQuery, name, params[name])
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &trailerGuard{r.Body, r, names}
+	}
+	return nil
+}
+
+// trailerGuard takes the names out of trailers that were not announced: they
+// appear when the body ends (RFC 9110 section 6.5).
+type trailerGuard struct {
+	io.ReadCloser
+	r     *http.Request
+	names []string
+}
+
+// Read implements [io.Reader].
+func (t *trailerGuard) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	if err != nil {
+		removeFields(t.r.Trailer, t.names)
+	}
+	return n, err
+}
+
+// removeFields deletes fields that a server may take for one of the names: in
+// any case, and with underscores for hyphens, which CGI cannot tell apart
+// (RFC 3875 section 4.1.18).
+func removeFields(h http.Header, names []string) {
+	for key := range h {
+		if slices.ContainsFunc(names, func(n string) bool { return sameField(key, n) }) {
+			delete(h, key)
+		}
+	}
+}
+
+// sameField reports whether two field names may be read as one.
+func sameField(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) {
+		if foldField(a[i]) != foldField(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func foldField(c byte) byte {
+	switch {
+	case 'A' <= c && c <= 'Z':
+		return c - 'A' + 'a'
+	case c == '_':
+		return '-'
+	default:
+		return c
+	}
+}
+
+// unlistFields takes the names out of Connection fields.
+func unlistFields(h http.Header, names []string) {
+	listed := h["Connection"]
+	if len(listed) == 0 {
+		return
+	}
+	var keep []string
+	for _, line := range listed {
+		for _, option := range strings.Split(line, ",") {
+			option = strings.TrimSpace(option)
+			if option != "" && !slices.ContainsFunc(names, func(n string) bool { return sameField(option, n) }) {
+				keep = append(keep, option)
+			}
+		}
+	}
+	delete(h, "Connection")
+	if len(keep) > 0 {
+		h["Connection"] = []string{strings.Join(keep, ", ")}
+	}
+}
+
+// setParam returns a query in which name stands once, with the value. The other
+// parameters stay as they are, octet for octet.
+func setParam(raw, name, value string) string {
+	var b strings.Builder
+	for part := range strings.SplitSeq(raw, "&") {
+		if part == "" || paramNamed(part, name) {
+			continue
+		}
+		b.WriteString(part)
+		b.WriteByte('&')
+	}
+	b.WriteString(url.QueryEscape(name))
+	b.WriteByte('=')
+	b.WriteString(url.QueryEscape(value))
+	return b.String()
+}
+
+// paramNamed reports whether a server may take part of a query for the
+// parameter: decoded, in any case, and also behind a semicolon, which some read
+// as a separator (HT-15).
+func paramNamed(part, name string) bool {
+	for piece := range strings.SplitSeq(part, ";") {
+		key, _, _ := strings.Cut(piece, "=")
+		if strings.EqualFold(key, name) {
+			return true
+		}
+		if strings.ContainsAny(key, "%+") {
+			if k, err := url.QueryUnescape(key); err == nil && strings.EqualFold(strings.TrimSpace(k), name) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,251 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sallyport/broker/scrub"
+	"sallyport/control"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/target"
+)
+
+// askTimeout bounds one question to the broker. A broker that is being
+// restarted answers late; one that does not answer refuses the request.
+const askTimeout = 5 * time.Second
+
+// Client is the broker's half inside the gateway. It is safe for use by many
+// goroutines. It keeps no secret but those that are in the headers it wrote,
+// and those only to find them in answers, until their cell is detached.
+type Client struct {
+	control *control.Client
+	cells   atomic.Pointer[map[string]*clientCell] // replaced whole
+	mu      sync.Mutex                             // guards replacing cells
+}
+
+// clientCell is what the gateway knows of one attached cell.
+type clientCell struct {
+	run    string
+	finder *finder // nil without grants
+
+	mu      sync.Mutex // guards exposed and hosts
+	exposed map[string][]string
+	hosts   map[target.Host]bool // that were sent a secret
+	scrub   atomic.Pointer[scrub.Scrubber]
+}
+
+// NewClient returns a Client of the broker at a unix socket. It dials nothing yet.
+func NewClient(socketPath string) *Client {
+	return &Client{control: control.NewClient(socketPath)}
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.control.Close() }
+
+// Attach takes note of a cell's grants, in place of earlier ones. Attaching the
+// same again changes nothing: answers that are under way are still scrubbed.
+func (c *Client) Attach(f control.CellFile) {
+	c.replace(func(next map[string]*clientCell) {
+		if old := next[f.Cell]; old != nil && old.run == f.Run && old.finder.has(f.Grants) {
+			return
+		}
+		next[f.Cell] = &clientCell{run: f.Run, finder: newFinder(f.Grants)}
+	})
+}
+
+// Detach forgets a cell and every secret that was used for it.
+func (c *Client) Detach(cell string) {
+	c.replace(func(next map[string]*clientCell) { delete(next, cell) })
+}
+
+func (c *Client) replace(change func(map[string]*clientCell)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := map[string]*clientCell{}
+	if cur := c.cells.Load(); cur != nil {
+		next = maps.Clone(*cur)
+	}
+	change(next)
+	c.cells.Store(&next)
+}
+
+func (c *Client) cell(id string) *clientCell {
+	cur := c.cells.Load()
+	if cur == nil {
+		return nil
+	}
+	return (*cur)[id]
+}
+
+// Find tells what a request carries of its cell's credentials, in its head: the
+// request line, the authority, header fields, and names of trailers. It
+// allocates nothing for a request that carries nothing.
+func (c *Client) Find(cell string, r *http.Request) []rules.Carry {
+	cc := c.cell(cell)
+	if cc == nil || cc.finder == nil {
+		return nil
+	}
+	return cc.finder.find(r)
+}
+
+// Inject puts the credential that p was admitted with into r, in place of
+// whatever the sandbox put there. Without a credential it changes nothing. An
+// error is a [*gate.DeniedError] with reason credential_mismatch,
+// credential_unavailable or broker_unavailable; r must then not be sent.
+func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error {
+	d := p.Decision()
+	if p.Valid() && d.Verdict == rules.Inspect && d.Credential == "" {
+		return nil
+	}
+	deny := func(reason rules.Reason, err error) error {
+		return &gate.DeniedError{Reason: reason, ID: p.ID(), Decision: d, Err: err}
+	}
+	if err := sameRequest(p, r); err != nil {
+		return deny(rules.CredentialMismatch, err)
+	}
+	cc := c.cell(p.Identity().Cell)
+	if cc == nil || cc.run != p.Identity().Run || cc.finder == nil {
+		return deny(rules.CredentialMismatch, errors.New("the cell has no grant"))
+	}
+	place, ok := cc.finder.place(d.Credential)
+	if !ok {
+		return deny(rules.CredentialMismatch, fmt.Errorf("the run was not granted %q", d.Credential))
+	}
+	ans, reason, err := c.ask(ctx, p)
+	if err != nil {
+		return deny(reason, err)
+	}
+	if err := apply(r, place, ans); err != nil {
+		return deny(rules.CredentialUnavail, err)
+	}
+	cc.expose(d.Credential, ans.Expose, p.Request().Endpoint.Host)
+	return nil
+}
+
+// sameRequest holds the request that is about to be sent against the one that
+// was admitted (CR-01): method, authority and path.
+func sameRequest(p gate.Pass, r *http.Request) error {
+	q := p.Request()
+	switch {
+	case !p.Dialable() || q.Question != rules.Fetch || p.Decision().Verdict != rules.Inspect:
+		return errors.New("the request was not admitted")
+	case !q.Secure:
+		return errors.New("a credential goes over TLS only")
+	case r.Method != q.Method:
+		return fmt.Errorf("method %q was admitted, not %q", q.Method, r.Method)
+	}
+	for _, authority := range []string{r.Host, r.URL.Host} {
+		if authority == "" {
+			continue
+		}
+		if e, err := target.ParseAuthority(authority, 443); err != nil || e != q.Endpoint {
+			return fmt.Errorf("authority %q was admitted, not %q", q.Endpoint, authority)
+		}
+	}
+	if path, err := target.ParsePath(r.URL.EscapedPath()); err != nil || path != q.Path {
+		return fmt.Errorf("path %q was admitted, not %q", q.Path, r.URL.EscapedPath())
+	}
+	return nil
+}
+
+// ask asks the broker, twice if the first connection turns out to be dead.
+func (c *Client) ask(ctx context.Context, p gate.Pass) (injectAnswer, rules.Reason, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	q := p.Request()
+	in := injectRequest{
+		Cell: p.Identity().Cell, Run: p.Identity().Run, Rule: p.Decision().Rule, Credential: p.Decision().Credential,
+		Secure: q.Secure, Method: q.Method, Host: q.Endpoint.Host.String(), Port: q.Endpoint.Port,
+		Path: q.Path.String(), Query: q.Query,
+	}
+	var err error
+	for range 2 {
+		var ans injectAnswer
+		if err = c.control.Call(ctx, "/v1/inject", in, &ans); err == nil {
+			return ans, "", nil
+		}
+		var refusal *control.Error
+		if errors.As(err, &refusal) {
+			return injectAnswer{}, reasonOf(refusal), refusal
+		}
+	}
+	return injectAnswer{}, rules.BrokerUnavailable, err
+}
+
+// reasonOf takes over the two reasons that are the broker's to give. Any other
+// refusal means that the two do not understand each other.
+func reasonOf(e *control.Error) rules.Reason {
+	switch r := rules.Reason(e.Reason); r {
+	case rules.CredentialMismatch, rules.CredentialUnavail:
+		return r
+	default:
+		return rules.BrokerUnavailable
+	}
+}
+
+// maxExposed is how many values of one credential are looked for in answers: the
+// one in use, and those before it that slow answers may still hold.
+const maxExposed = 4
+
+// expose takes note of secrets that were sent to a host.
+func (cc *clientCell) expose(credential string, secrets []string, host target.Host) {
+	if len(secrets) == 0 {
+		return
+	}
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	if cc.exposed == nil {
+		cc.exposed, cc.hosts = map[string][]string{}, map[target.Host]bool{}
+	}
+	cc.hosts[host] = true
+	known, fresh := cc.exposed[credential], false
+	for _, s := range secrets {
+		if !slices.Contains(known, s) {
+			known, fresh = append([]string{s}, known...), true
+		}
+	}
+	if !fresh {
+		return
+	}
+	cc.exposed[credential] = known[:min(len(known), maxExposed*len(secrets))]
+	var all []scrub.Secret
+	for name, values := range cc.exposed {
+		for _, v := range values {
+			all = append(all, scrub.Secret{Value: v, Instead: cc.finder.placeholder(name)})
+		}
+	}
+	cc.scrub.Store(scrub.New(all...))
+}
+
+// Scrub keeps secrets out of the answer to an admitted request: out of its
+// headers now, out of its body and trailers as they are read. An answer that
+// cannot be scrubbed is an error and must not be handed on. It changes nothing
+// in an answer from a host that was sent no secret of the cell.
+func (c *Client) Scrub(p gate.Pass, resp *http.Response) error {
+	cc := c.cell(p.Identity().Cell)
+	if cc == nil || cc.run != p.Identity().Run {
+		if p.Decision().Credential != "" {
+			return errors.New("the cell was detached: its answers can no longer be scrubbed")
+		}
+		return nil
+	}
+	s := cc.scrub.Load()
+	if s == nil {
+		return nil
+	}
+	cc.mu.Lock()
+	told := cc.hosts[p.Request().Endpoint.Host]
+	cc.mu.Unlock()
+	if !told {
+		return nil
+	}
+	return s.Response(resp)
+}

@@ -1,0 +1,143 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+
+	"sallyport/broker/sign"
+	"sallyport/broker/source"
+	"sallyport/rules"
+	"sallyport/rules/target"
+)
+
+// Credential is one credential document: how it signs, where it may go, where
+// the secret is, and which variable holds its placeholder inside a sandbox.
+type Credential struct {
+	Name  string
+	Owner string
+	Where string // file:line, for errors
+	sign.Spec
+	Endpoints      []Endpoint
+	Source         source.Spec
+	PlaceholderEnv string
+}
+
+// Endpoint is one place that a credential may go to. Empty Methods and Paths
+// mean any; empty Ports mean 443. A wildcard host is refused: whoever takes over
+// a forgotten name below it would be given the secret.
+type Endpoint struct {
+	HostPattern rules.HostPattern
+	Ports       []uint16
+	Methods     []string
+	Paths       []rules.PathPattern
+}
+
+// bound is a credential that is ready for use.
+type bound struct {
+	name, owner, env string
+	scheme           sign.Scheme
+	kind             string
+	source           source.Source
+	// lock holds the endpoints as allow rules: the one engine that judges
+	// requests at the gateway judges them here again.
+	lock *rules.Policy
+}
+
+var validEnv = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+
+// bind checks a credential and makes it ready. It reports every fault at once.
+func bind(c Credential, cfg source.Config) (*bound, error) {
+	var errs []error
+	fault := func(err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%scredential %q: %w", prefixWhere(c.Where), c.Name, err))
+		}
+	}
+	if !rules.IsID(c.Name) {
+		fault(errors.New("a name is of lower-case letters, digits, and - . _ between them, at most 64"))
+	}
+	if c.PlaceholderEnv != "" && !validEnv.MatchString(c.PlaceholderEnv) {
+		fault(fmt.Errorf("placeholder env %q is not the name of a variable", c.PlaceholderEnv))
+	}
+	b := &bound{name: c.Name, owner: c.Owner, env: c.PlaceholderEnv, kind: c.Type}
+	var err error
+	b.scheme, err = sign.New(c.Spec)
+	fault(err)
+	b.source, err = source.Open(c.Source, cfg)
+	fault(err)
+	b.lock, err = lockOf(c)
+	fault(err)
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return b, nil
+}
+
+func prefixWhere(where string) string {
+	if where == "" {
+		return ""
+	}
+	return where + ": "
+}
+
+// lockOf compiles the endpoints into a policy of allow rules.
+func lockOf(c Credential) (*rules.Policy, error) {
+	if len(c.Endpoints) == 0 {
+		return nil, errors.New("it has no endpoints: it could go nowhere")
+	}
+	src := rules.Source{Name: "credential " + c.Name, Digest: "credential:" + c.Name}
+	for i, e := range c.Endpoints {
+		if e.HostPattern.Host.IsZero() {
+			return nil, fmt.Errorf("endpoint %d has no host", i+1)
+		}
+		if e.HostPattern.Wildcard {
+			return nil, fmt.Errorf("endpoint %d: a credential goes to exact hosts, not to *.%v; list them", i+1, e.HostPattern.Host)
+		}
+		ports := e.Ports
+		if len(ports) == 0 {
+			ports = []uint16{443}
+		}
+		r := rules.Rule{
+			ID: fmt.Sprintf("endpoint-%d", i+1), Where: c.Where, Action: rules.AllowAction,
+			Hosts: []rules.HostPattern{e.HostPattern}, Ports: ports, Methods: e.Methods, Paths: e.Paths, Credential: c.Name,
+		}
+		if a, ok := e.HostPattern.Host.Addr(); ok {
+			// Whether a private address may be dialled is the policy's to say.
+			r.Private = []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
+		}
+		src.Rules = append(src.Rules, r)
+	}
+	p, err := rules.Compile(src)
+	if err != nil {
+		return nil, fmt.Errorf("endpoints: %w", err)
+	}
+	return p, nil
+}
+
+// admits reports whether the endpoint lock lets the credential go with a
+// request. Only requests inside TLS are asked about.
+func (b *bound) admits(r sign.Request) bool {
+	d := b.lock.Decide(rules.Request{
+		Question: rules.Fetch, Endpoint: r.Endpoint, Secure: true, Protocol: rules.HTTP,
+		Method: r.Method, Path: r.Path, Query: r.Query, Now: r.Now.Unix(),
+	})
+	return d.Verdict == rules.Inspect && d.Credential == b.name
+}
+
+// parseRequest makes types of what the gateway sent.
+func parseRequest(in injectRequest) (sign.Request, error) {
+	h, err := target.ParseHost(in.Host)
+	if err != nil {
+		return sign.Request{}, err
+	}
+	p, err := target.ParsePath(in.Path)
+	if err != nil {
+		return sign.Request{}, err
+	}
+	if in.Port == 0 || in.Method == "" {
+		return sign.Request{}, errors.New("a request has a port and a method")
+	}
+	return sign.Request{Method: in.Method, Endpoint: target.Endpoint{Host: h, Port: in.Port}, Path: p, Query: in.Query}, nil
+}

@@ -1,0 +1,374 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/base64"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"sallyport/broker/needle"
+	"sallyport/control"
+	"sallyport/rules"
+)
+
+// finder tells what a request carries of one cell's credentials. It is
+// immutable.
+type finder struct {
+	grants []control.Grant
+	set    *needle.Set // spellings of the placeholders; Value is the grant
+}
+
+// newFinder returns nil if there is nothing to find.
+func newFinder(grants []control.Grant) *finder {
+	if len(grants) == 0 {
+		return nil
+	}
+	f := &finder{grants: grants}
+	var all []needle.Needle
+	for i, g := range grants {
+		all = append(all, needle.Spellings([]byte(g.Placeholder), nil, i)...)
+	}
+	f.set = needle.NewSet(all)
+	return f
+}
+
+// has reports whether f is of these grants.
+func (f *finder) has(grants []control.Grant) bool {
+	if f == nil {
+		return len(grants) == 0
+	}
+	return slices.Equal(f.grants, grants)
+}
+
+func (f *finder) place(credential string) (control.Place, bool) {
+	for i := range f.grants {
+		if f.grants[i].Credential == credential {
+			return f.grants[i].Place, true
+		}
+	}
+	return control.Place{}, false
+}
+
+func (f *finder) placeholder(credential string) string {
+	for i := range f.grants {
+		if f.grants[i].Credential == credential {
+			return f.grants[i].Placeholder
+		}
+	}
+	return ""
+}
+
+// seen is what was found of one grant.
+type seen uint8
+
+const (
+	seenBound seen = 1 << iota
+	seenForeign
+	seenLeaked
+	seenPlace // something stands in the place already: a second thing is foreign
+)
+
+// usual is how many grants a run has at most, as a rule.
+const usual = 8
+
+// look is one look at one request.
+type look struct {
+	f    *finder
+	seen []seen
+}
+
+// find judges a request's head.
+func (f *finder) find(r *http.Request) []rules.Carry {
+	var room [usual]seen
+	l := look{f, room[:0]}
+	if n := len(f.grants); n <= usual {
+		l.seen = room[:n]
+	} else {
+		l.seen = make([]seen, n)
+	}
+	for key, values := range r.Header {
+		l.field(key, values)
+	}
+	for key, values := range r.Trailer {
+		l.field(key, values)
+	}
+	l.text(r.Host, -1)
+	l.text(r.Method, -1)
+	l.target(r)
+	return l.carries()
+}
+
+// target looks at the request line.
+func (l *look) target(r *http.Request) {
+	path, query, _ := strings.Cut(r.RequestURI, "?")
+	l.text(path, -1)
+	if r.URL == nil {
+		l.query(query)
+		return
+	}
+	if query != r.URL.RawQuery {
+		l.query(query)
+	}
+	// The parts of a URL that was changed after it was parsed, or that were
+	// never in a request line (HTTP/2).
+	l.text(r.URL.Host, -1)
+	l.text(r.URL.Path, -1)
+	l.text(r.URL.RawPath, -1)
+	l.text(r.URL.Opaque, -1)
+	l.text(r.URL.Fragment, -1)
+	if u := r.URL.User; u != nil {
+		l.text(u.Username(), -1)
+		pass, _ := u.Password()
+		l.text(pass, -1)
+		for i := range l.seen { // it would be sent as Authorization, if at all
+			l.seen[i] |= seenForeign
+		}
+	}
+	l.query(r.URL.RawQuery)
+}
+
+// field looks at one header field or trailer.
+func (l *look) field(key string, values []string) {
+	l.text(key, -1)
+	filled := slices.ContainsFunc(values, func(v string) bool { return strings.Trim(v, " \t") != "" })
+	ownKey := filled && isKeyField(key)
+	for i := range l.f.grants {
+		p := &l.f.grants[i].Place
+		switch {
+		case p.Type != "query" && sameField(key, p.Header):
+			l.inPlace(i, key, values)
+		case ownKey:
+			l.seen[i] |= seenForeign // whether that matters the policy knows
+		}
+	}
+	for _, v := range values {
+		l.text(v, l.boundIn(key, v))
+	}
+}
+
+// inPlace judges what stands in the place of grant i.
+func (l *look) inPlace(i int, key string, values []string) {
+	g := &l.f.grants[i]
+	for _, v := range values {
+		switch {
+		case strings.Trim(v, " \t") == "":
+		case l.seen[i]&seenPlace != 0 || key != g.Place.Header || !isAlone(v, g.Placeholder):
+			l.seen[i] |= seenForeign | seenPlace
+		default:
+			l.seen[i] |= seenBound | seenPlace
+		}
+	}
+}
+
+// boundIn returns the grant whose placeholder may stand in a field's value, or -1.
+func (l *look) boundIn(key, v string) int {
+	for i := range l.f.grants {
+		if g := &l.f.grants[i]; g.Place.Type != "query" && key == g.Place.Header && isAlone(v, g.Placeholder) {
+			return i
+		}
+	}
+	return -1
+}
+
+// query looks at a raw query.
+func (l *look) query(raw string) {
+	if raw == "" {
+		return
+	}
+	for rest, more := raw, true; more; {
+		var part string
+		part, rest, more = strings.Cut(rest, "&")
+		l.param(part)
+	}
+}
+
+func (l *look) param(part string) {
+	bound, ownKey := -1, isKeyParam(part)
+	for i := range l.f.grants {
+		g := &l.f.grants[i]
+		if g.Place.Type != "query" || !paramNamed(part, g.Place.Header) {
+			if ownKey {
+				l.seen[i] |= seenForeign
+			}
+			continue
+		}
+		key, v, _ := strings.Cut(part, "=")
+		if l.seen[i]&seenPlace != 0 || key != g.Place.Header || v != g.Placeholder {
+			l.seen[i] |= seenForeign | seenPlace
+			continue
+		}
+		l.seen[i] |= seenBound | seenPlace
+		bound = i
+	}
+	l.text(part, bound)
+}
+
+// text notes every placeholder in s as leaked, except that of one grant, which
+// may stand there.
+func (l *look) text(s string, except int) {
+	if len(s) < needle.MinLen {
+		return
+	}
+	search(l, s, except)
+	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '\\') < 0 {
+		return
+	}
+	buf := scratch.Get().(*[]byte)
+	defer scratch.Put(buf)
+	*buf = append((*buf)[:0], s...)
+	for range maxDecodings {
+		n := unescape(*buf)
+		if n == len(*buf) {
+			return
+		}
+		*buf = (*buf)[:n]
+		search(l, *buf, except)
+	}
+}
+
+// maxDecodings is how often an escaped text is unescaped: proxies on the way are
+// known to do it twice.
+const maxDecodings = 3
+
+var scratch = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+func search[T needle.Text](l *look, s T, except int) {
+	for from := 0; ; {
+		h, ok := needle.Next(l.f.set, s, from)
+		if !ok {
+			return
+		}
+		if h.Needle.Value != except {
+			l.seen[h.Needle.Value] |= seenLeaked
+		}
+		from = h.At + 1
+	}
+}
+
+// unescape undoes percent escapes and the \u00XX, \xXX and one-character escapes
+// of JSON and its relatives, in place, and returns the new length. What is
+// broken stays as it is.
+func unescape(b []byte) int {
+	n := 0
+	for i := 0; i < len(b); i++ {
+		c, used := b[i], 0
+		switch {
+		case c == '%':
+			c, used = hexAt(b, i+1, c)
+		case c == '\\' && i+1 < len(b):
+			c, used = backslash(b, i)
+		}
+		i += used
+		b[n] = c
+		n++
+	}
+	return n
+}
+
+func backslash(b []byte, i int) (byte, int) {
+	switch b[i+1] {
+	case 'u':
+		if i+3 < len(b) && b[i+2] == '0' && b[i+3] == '0' {
+			if c, used := hexAt(b, i+4, 0); used > 0 {
+				return c, used + 3
+			}
+		}
+		return '\\', 0
+	case 'x':
+		if c, used := hexAt(b, i+2, 0); used > 0 {
+			return c, used + 1
+		}
+		return '\\', 0
+	default:
+		return b[i+1], 1
+	}
+}
+
+// hexAt reads two hexadecimal digits; used is 0 and c is otherwise if there are none.
+func hexAt(b []byte, i int, otherwise byte) (c byte, used int) {
+	if i+1 >= len(b) {
+		return otherwise, 0
+	}
+	hi, ok1 := hexDigit(b[i])
+	lo, ok2 := hexDigit(b[i+1])
+	if !ok1 || !ok2 {
+		return otherwise, 0
+	}
+	return hi<<4 | lo, 2
+}
+
+func hexDigit(c byte) (byte, bool) {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0', true
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10, true
+	case 'A' <= c && c <= 'F':
+		return c - 'A' + 10, true
+	}
+	return 0, false
+}
+
+// isAlone reports whether a field's value is the placeholder and nothing else
+// that counts: bare, behind a scheme's name, or as user or password of HTTP
+// basic authentication. Clients differ there, and all of it is replaced.
+func isAlone(v, placeholder string) bool {
+	v = strings.Trim(v, " \t")
+	if v == placeholder {
+		return true
+	}
+	scheme, rest, ok := strings.Cut(v, " ")
+	if !ok || !isToken(scheme) {
+		return false
+	}
+	rest = strings.TrimLeft(rest, " ")
+	if rest == placeholder {
+		return true
+	}
+	return strings.EqualFold(scheme, "basic") && isBasic(rest, placeholder)
+}
+
+func isToken(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if !isAlnum(c) && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isBasic reports whether encoded is base64 of user:placeholder or
+// placeholder:anything.
+func isBasic(encoded, placeholder string) bool {
+	buf := scratch.Get().(*[]byte)
+	defer scratch.Put(buf)
+	*buf = append((*buf)[:0], encoded...)
+	both, err := base64.StdEncoding.AppendDecode(*buf, *buf)
+	if err != nil {
+		return false
+	}
+	*buf = both
+	pair := both[len(encoded):]
+	at := bytes.IndexByte(pair, ':')
+	return at >= 0 && (string(pair[at+1:]) == placeholder || string(pair[:at]) == placeholder)
+}
+
+func (l *look) carries() []rules.Carry {
+	var out []rules.Carry
+	for i, s := range l.seen {
+		name := l.f.grants[i].Credential
+		if s&seenLeaked != 0 {
+			out = append(out, rules.Carry{Credential: name, State: rules.Leaked})
+		}
+		if s&seenForeign != 0 {
+			out = append(out, rules.Carry{Credential: name, State: rules.Foreign})
+		}
+		if s&seenBound != 0 {
+			out = append(out, rules.Carry{Credential: name, State: rules.Bound})
+		}
+	}
+	return out
+}

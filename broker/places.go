@@ -1,0 +1,47 @@
+package broker
+
+import "strings"
+
+// keyFields are header fields in which APIs take keys. On a host with a
+// credential, a caller's own key in any of them is refused, whichever of them
+// the credential itself uses: an allowed API must not become a drop box for
+// somebody else's account (CR-14). Cookies are not among them: APIs set them on
+// clients that did not ask.
+var keyFields = []string{
+	"Authorization", "X-Authorization", "X-Forwarded-Authorization", "Authentication",
+	"X-Api-Key", "Api-Key", "Apikey", "X-Apikey", "X-Api-Token", "Api-Token", "X-Api-Secret", "X-Access-Token", "Access-Token",
+	"X-Auth-Token", "X-Auth-Key", "X-Auth", "Auth-Token", "Private-Token", "Job-Token", "Deploy-Token", "X-Token",
+	"X-Goog-Api-Key", "X-Goog-Iam-Authorization-Token", "X-Serverless-Authorization",
+	"X-Amz-Security-Token", "X-Amz-Access-Token",
+	"Ocp-Apim-Subscription-Key", "X-Functions-Key", "X-Ms-Authorization-Auxiliary",
+	"X-Shopify-Access-Token", "X-Figma-Token", "X-Vault-Token", "X-Rapidapi-Key", "Xi-Api-Key", "X-Subscription-Token",
+	"Circle-Token", "X-Postmark-Server-Token", "X-Octopus-Apikey", "Dd-Api-Key", "Dd-Application-Key", "X-Honeycomb-Team",
+}
+
+// keyParams are query parameters of that kind. Short names that APIs also use
+// for other things (key, token, sig) are left out.
+var keyParams = []string{
+	"api_key", "api-key", "apikey", "access_token", "auth_token", "private_token", "client_secret", "subscription-key",
+	"x-amz-signature", "x-amz-credential", "x-amz-security-token", "x-goog-signature", "x-goog-credential",
+}
+
+func isKeyField(key string) bool {
+	for _, f := range keyFields {
+		if len(f) == len(key) && sameField(f, key) {
+			return true
+		}
+	}
+	return false
+}
+
+func isKeyParam(part string) bool {
+	if !strings.ContainsRune(part, '=') {
+		return false
+	}
+	for _, p := range keyParams {
+		if paramNamed(part, p) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,172 @@
+package scrub
+
+import (
+	"io"
+	"time"
+
+	"sallyport/broker/needle"
+)
+
+const (
+	bodyBuffer = 32 << 10
+	// patience is how long a few octets that may begin a secret are held back
+	// when nothing follows them: a server that waits for an answer to a message
+	// that happens to end in such octets would otherwise wait for ever.
+	patience = 100 * time.Millisecond
+	// maxGuess is how many octets of a secret, beyond those that its stand-in
+	// shares, may go that way. That a message ends in more of them by chance is
+	// as likely as guessing them.
+	maxGuess = 3
+)
+
+// Body returns a body that reads as r does, without the secrets. Closing it
+// closes r, also under a Read that waits. If r can be written to, as the body of
+// an upgraded connection can, so can what is returned.
+//
+// What comes out does not depend on how r is cut, unless r stops for longer
+// than a tenth of a second inside the first octets of a secret.
+func (s *Scrubber) Body(r io.ReadCloser) io.ReadCloser {
+	if s.idle() {
+		return r
+	}
+	b := &body{set: s.set, src: r, buf: make([]byte, 0, bodyBuffer+2*s.set.Longest())}
+	if w, ok := r.(io.Writer); ok {
+		return struct {
+			io.ReadCloser
+			io.Writer
+		}{b, w}
+	}
+	return b
+}
+
+// body reads ahead into buf, which is in three parts:
+//
+//	buf[:low]      handed out
+//	buf[low:clean] clean, to be handed out
+//	buf[clean:]    held back: it may begin a secret
+//
+// The search goes on at mark, which is where that secret would begin. It is
+// below clean where the secret's first octets were found to be harmless.
+type body struct {
+	set *needle.Set
+	src io.ReadCloser
+
+	buf              []byte
+	low, clean, mark int
+	err              error // of src; told when everything is handed out
+
+	pending chan read // a read under way in another goroutine, or nil
+	spare   []byte    // what it reads into
+}
+
+type read struct {
+	n   int
+	err error
+}
+
+// Read implements [io.Reader].
+func (b *body) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for b.low == b.clean {
+		if b.err != nil {
+			return 0, b.err
+		}
+		b.compact()
+		if !b.fill() {
+			b.clean = len(b.buf) // patience has ended
+			continue
+		}
+		b.scrub()
+	}
+	n := copy(p, b.buf[b.low:b.clean])
+	b.low += n
+	return n, nil
+}
+
+// Close implements [io.Closer].
+func (b *body) Close() error { return b.src.Close() }
+
+// compact drops what was handed out and is not needed for the search.
+func (b *body) compact() {
+	drop := min(b.low, b.mark)
+	n := copy(b.buf, b.buf[drop:])
+	b.buf = b.buf[:n]
+	b.low, b.clean, b.mark = b.low-drop, b.clean-drop, b.mark-drop
+}
+
+// fill reads once. It returns false if nothing came in time and what is held
+// back is little enough to be let go.
+func (b *body) fill() bool {
+	held := len(b.buf) - b.clean
+	if b.pending == nil && (held == 0 || held > maxGuess) {
+		n, err := b.src.Read(b.buf[len(b.buf):cap(b.buf)])
+		b.buf, b.err = b.buf[:len(b.buf)+n], err
+		return true
+	}
+	if b.pending == nil {
+		b.readAside()
+	}
+	if held == 0 || held > maxGuess {
+		b.take(<-b.pending)
+		return true
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case r := <-b.pending:
+		b.take(r)
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// readAside starts a read in a goroutine of its own. It ends with the read,
+// which closing the source ends.
+func (b *body) readAside() {
+	if b.spare == nil {
+		b.spare = make([]byte, 4<<10)
+	}
+	done, src, spare := make(chan read, 1), b.src, b.spare
+	b.pending = done
+	go func() {
+		n, err := src.Read(spare)
+		done <- read{n, err}
+	}()
+}
+
+func (b *body) take(r read) {
+	b.pending = nil
+	b.buf, b.err = append(b.buf, b.spare[:r.n]...), r.err
+}
+
+// scrub replaces what is known to be a secret and moves clean to where one may
+// begin that has not ended yet.
+func (b *body) scrub() {
+	for {
+		h, ok := b.find()
+		if !ok {
+			b.clean, b.mark = len(b.buf), len(b.buf)
+			return
+		}
+		if !h.Whole {
+			b.mark = h.At
+			b.clean = max(b.clean, h.At+b.set.Settled(b.buf, h.At))
+			return
+		}
+		end := h.At + len(h.Needle.Text)
+		from := max(h.At, b.clean) // before clean it is gone already
+		copy(b.buf[from:end], h.Needle.Instead[from-h.At:])
+		b.clean, b.mark = end, end
+	}
+}
+
+// find is the search in a text that goes on, or that has ended.
+func (b *body) find() (needle.Hit, bool) {
+	if b.err != nil {
+		return needle.Next(b.set, b.buf, b.mark)
+	}
+	return b.set.NextPart(b.buf, b.mark)
+}

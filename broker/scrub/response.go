@@ -1,0 +1,112 @@
+package scrub
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// Response takes the secrets out of an answer: now out of its headers, and out
+// of body and trailers as they are read.
+//
+// A compressed body is read decompressed from here on, and the answer says so:
+// what is compressed again would lose the flushes that streams live by. One that
+// cannot be decompressed is refused; the caller then closes the body and answers
+// for the upstream. [Ask] keeps upstreams from compressing in the first place.
+func (s *Scrubber) Response(resp *http.Response) error {
+	if s.idle() {
+		return nil
+	}
+	s.Header(resp.Header)
+	resp.Status = s.Text(resp.Status)
+	if resp.Body == nil || resp.Body == http.NoBody || bodiless(resp) {
+		return nil
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		if err := decode(resp); err != nil {
+			return fmt.Errorf("keeping secrets out of an answer: %w", err)
+		}
+	}
+	body := s.Body(resp.Body)
+	if w, ok := body.(io.ReadWriteCloser); ok {
+		resp.Body = w // an upgraded connection has no trailers
+		return nil
+	}
+	resp.Body = &trailed{ReadCloser: body, resp: resp, s: s}
+	return nil
+}
+
+// Ask changes a request so that its answer can be scrubbed: not compressed,
+// nor messages within it, as gRPC and the extensions of WebSockets do.
+func Ask(h http.Header) {
+	h["Accept-Encoding"] = []string{"identity"}
+	delete(h, "Sec-Websocket-Extensions")
+	delete(h, "Grpc-Accept-Encoding")
+}
+
+func bodiless(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified ||
+		resp.Request != nil && resp.Request.Method == http.MethodHead
+}
+
+// trailed scrubs the trailers, which are there once the body has ended.
+type trailed struct {
+	io.ReadCloser
+	resp *http.Response
+	s    *Scrubber
+}
+
+// Read implements [io.Reader].
+func (t *trailed) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	if err != nil {
+		t.s.Header(t.resp.Trailer)
+	}
+	return n, err
+}
+
+// Close implements [io.Closer].
+func (t *trailed) Close() error {
+	err := t.ReadCloser.Close()
+	t.s.Header(t.resp.Trailer)
+	return err
+}
+
+// maxCodings bounds how often an answer is compressed over.
+const maxCodings = 3
+
+// decode replaces the body by what its content codings (RFC 9110 section 8.4)
+// hold.
+func decode(resp *http.Response) error {
+	codings := strings.Split(strings.Join(resp.Header.Values("Content-Encoding"), ","), ",")
+	var names []string
+	for _, c := range codings {
+		if c = strings.TrimSpace(c); c != "" && !strings.EqualFold(c, "identity") {
+			names = append(names, c)
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return nil
+	case len(names) > maxCodings:
+		return fmt.Errorf("it is compressed %d times over", len(names))
+	case resp.StatusCode == http.StatusPartialContent:
+		return errors.New("it is a part of something compressed")
+	}
+	body := resp.Body
+	for i := len(names) - 1; i >= 0; i-- { // the last was applied last
+		r, err := decoder(names[i], body)
+		if err != nil {
+			return err
+		}
+		body = r
+	}
+	resp.Body, resp.ContentLength, resp.Uncompressed = body, -1, true
+	// None of these is true of what is handed on.
+	for _, h := range []string{"Content-Encoding", "Content-Length", "Content-Md5", "Content-Digest", "Digest", "Accept-Ranges"} {
+		resp.Header.Del(h)
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+// Package scrub keeps secrets out of what comes back from an upstream.
+//
+// A [Scrubber] replaces each secret, in the spellings of package needle, by as
+// many other octets, in headers, trailers and bodies that are still streaming.
+// Where an answer is cut into reads makes no difference to what comes out.
+//
+// It is best effort. It trusts the upstream not to help a thief: one that
+// encrypts, splits or twice encodes what it was sent gets through. It never
+// looks at the secret of a request, only at what it was made with.
+package scrub
+
+import (
+	"net/http"
+
+	"sallyport/broker/needle"
+)
+
+// Secret is a value that must not be seen, and what is seen instead.
+type Secret struct{ Value, Instead string }
+
+// Scrubber replaces secrets. It is immutable. The nil and the zero Scrubber
+// replace nothing.
+type Scrubber struct{ set *needle.Set }
+
+// New returns a Scrubber for some secrets. One shorter than [needle.MinLen] is
+// left out: it would be found everywhere.
+func New(secrets ...Secret) *Scrubber {
+	var all []needle.Needle
+	for i, s := range secrets {
+		all = append(all, needle.Spellings([]byte(s.Value), []byte(s.Instead), i)...)
+	}
+	return &Scrubber{needle.NewSet(all)}
+}
+
+// idle reports that there is nothing to look for.
+func (s *Scrubber) idle() bool { return s == nil || s.set == nil || s.set.Len() == 0 }
+
+// Text returns text without secrets, and text itself if it has none.
+func (s *Scrubber) Text(text string) string {
+	if s.idle() {
+		return text
+	}
+	h, ok := needle.Next(s.set, text, 0)
+	if !ok {
+		return text
+	}
+	out := []byte(text)
+	for ok {
+		copy(out[h.At:], h.Needle.Instead)
+		h, ok = needle.Next(s.set, text, h.At+len(h.Needle.Text))
+	}
+	return string(out)
+}
+
+// Header takes the secrets out of the values of h. A field whose name holds one
+// is dropped: a server has no reason to name a field so.
+func (s *Scrubber) Header(h http.Header) {
+	if s.idle() {
+		return
+	}
+	for name, values := range h {
+		if s.Text(name) != name {
+			delete(h, name)
+			continue
+		}
+		for i, v := range values {
+			values[i] = s.Text(v)
+		}
+	}
+}

@@ -1,0 +1,389 @@
+// Package broker binds credentials to admitted requests.
+//
+// [Server] is the broker process: it holds the credentials, gives each run its
+// placeholders, and turns "this admitted request" into header changes. [Client]
+// is its other half inside the gateway: it finds placeholders in requests, puts
+// the real thing into admitted ones, and keeps it out of the answers.
+//
+// The server trusts the kernel's word on who calls, the machine's owner for the
+// credential documents, and cell files. It does not trust the gateway's word
+// that a request may be signed: it asks the endpoint lock again. It never sends
+// a secret to anybody but the gateway's user, and to that only inside the
+// changes for one request.
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"sallyport/broker/secret"
+	"sallyport/broker/sign"
+	"sallyport/broker/source"
+	"sallyport/control"
+	"sallyport/rules"
+)
+
+// Config is what a Server needs. Now and Log are required.
+type Config struct {
+	Credentials []Credential
+	// GatewayUID is the only user who gets signatures.
+	GatewayUID uint32
+	// AdminUID is the only user who grants, revokes and lists: root, 0.
+	AdminUID uint32
+	// CellsDir holds the cell files; "" reads none. Grants in them are kept
+	// over a restart of the broker.
+	CellsDir string
+	// UID and User are the broker's own user, who may own secret files.
+	UID  uint32
+	User string
+	// LookupEnv reads the broker's environment, for sources that need it. The
+	// default finds nothing.
+	LookupEnv func(string) (string, bool)
+	Now       func() time.Time
+	Log       *slog.Logger
+}
+
+// Server is safe for use by many goroutines.
+type Server struct {
+	cfg   Config
+	creds map[string]*bound // never changes
+
+	mu    sync.Mutex // guards cells and uses
+	cells map[string]*cellGrants
+	uses  map[string]*use
+}
+
+// cellGrants is what one cell's run was given; it never changes once stored.
+type cellGrants struct {
+	run    string
+	grants []control.Grant
+}
+
+func (c *cellGrants) has(credential string) bool {
+	return slices.ContainsFunc(c.grants, func(g control.Grant) bool { return g.Credential == credential })
+}
+
+// use is what is told about a credential.
+type use struct {
+	last    time.Time
+	count   int64
+	refused int64
+}
+
+const (
+	maxCells  = 4096
+	maxGrants = 32 // of one run
+)
+
+// NewServer checks every credential and reads the cell files. An error lists
+// every fault of the credentials. A secret that cannot be read now is a warning
+// only: it refuses grants and requests until it can be.
+func NewServer(cfg Config) (*Server, error) {
+	if cfg.Now == nil || cfg.Log == nil {
+		return nil, errors.New("broker: clock and log are required")
+	}
+	s := &Server{cfg: cfg, creds: map[string]*bound{}, cells: map[string]*cellGrants{}, uses: map[string]*use{}}
+	var errs []error
+	for _, c := range cfg.Credentials {
+		b, err := bind(c, source.Config{UID: cfg.UID, User: cfg.User, LookupEnv: cfg.LookupEnv, Now: cfg.Now})
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if s.creds[c.Name] != nil {
+			errs = append(errs, fmt.Errorf("%scredential %q is there twice", prefixWhere(c.Where), c.Name))
+			continue
+		}
+		s.creds[c.Name], s.uses[c.Name] = b, &use{}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return s, s.readCells()
+}
+
+// readCells takes over the grants of the cells that are attached. A file that
+// cannot be read costs its cell the credentials, not the others theirs.
+func (s *Server) readCells() error {
+	if s.cfg.CellsDir == "" {
+		return nil
+	}
+	files, err := control.ReadAll(s.cfg.CellsDir)
+	if err != nil {
+		s.cfg.Log.Error("some cell files cannot be read; their cells get no credential", "cause", err)
+	}
+	for _, f := range files {
+		c := &cellGrants{run: f.Run}
+		for _, g := range f.Grants {
+			b := s.creds[g.Credential]
+			if b == nil || b.scheme.Place() != g.Place || checkPlaceholder(g.Placeholder) != nil {
+				s.cfg.Log.Error("a grant no longer fits its credential and is dropped", "cell", f.Cell, "run", f.Run, "credential", g.Credential)
+				continue
+			}
+			c.grants = append(c.grants, g)
+		}
+		s.cells[f.Cell] = c
+	}
+	return nil
+}
+
+// Handler serves the broker's operations; [control.NewServer] takes it.
+func (s *Server) Handler() http.Handler {
+	admin, gateway := []uint32{s.cfg.AdminUID}, []uint32{s.cfg.GatewayUID}
+	mux := http.NewServeMux()
+	mux.Handle("/v1/grants", control.Handle(admin, s.grant))
+	mux.Handle("/v1/revoke", control.Handle(admin, s.revoke))
+	mux.Handle("/v1/credentials", control.Handle(admin, s.list))
+	mux.Handle("POST /v1/inject", control.Handle(gateway, s.inject))
+	return mux
+}
+
+// GrantRequest asks for credentials for a run.
+type GrantRequest struct {
+	Cell        string   `json:"cell"`
+	Run         string   `json:"run"`
+	Credentials []string `json:"credentials"`
+}
+
+// Grants is the answer.
+type Grants struct {
+	Grants []control.Grant `json:"grants"`
+}
+
+func refuse(status int, reason rules.Reason, format string, args ...any) *control.Error {
+	return &control.Error{Status: status, Reason: string(reason), Text: fmt.Sprintf(format, args...)}
+}
+
+// grant makes a placeholder for every credential that is asked for, or for
+// none. A secret that cannot be read refuses: a run does not start blind.
+func (s *Server) grant(ctx context.Context, in GrantRequest) (Grants, error) {
+	switch {
+	case in.Cell == "" || in.Run == "":
+		return Grants{}, refuse(http.StatusBadRequest, rules.BadRequest, "granting: cell and run are required")
+	case len(in.Credentials) > maxGrants:
+		return Grants{}, refuse(http.StatusBadRequest, rules.BadRequest, "granting: a run may have %d credentials, not %d", maxGrants, len(in.Credentials))
+	}
+	c := &cellGrants{run: in.Run, grants: make([]control.Grant, 0, len(in.Credentials))}
+	var errs []error
+	for _, name := range in.Credentials {
+		if c.has(name) {
+			continue
+		}
+		g, err := s.grantOne(ctx, name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		c.grants = append(c.grants, g)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Grants{}, refuse(http.StatusConflict, rules.CredentialUnavail, "%v", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cells[in.Cell] != nil {
+		return Grants{}, refuse(http.StatusConflict, "", "granting: cell %s has a run already; revoke it first", in.Cell)
+	}
+	if len(s.cells) >= maxCells {
+		return Grants{}, refuse(http.StatusConflict, rules.Limit, "granting: %d cells have grants; revoke those that are gone", maxCells)
+	}
+	s.cells[in.Cell] = c
+	s.cfg.Log.Info("granted", "cell", in.Cell, "run", in.Run, "credentials", in.Credentials)
+	return Grants{c.grants}, nil
+}
+
+func (s *Server) grantOne(ctx context.Context, name string) (control.Grant, error) {
+	b := s.creds[name]
+	if b == nil {
+		return control.Grant{}, fmt.Errorf("granting %q: there is no such credential", name)
+	}
+	v, err := b.usable(ctx)
+	if err != nil {
+		return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
+	}
+	defer v.Wipe()
+	ph, err := newPlaceholder(v.Reveal())
+	if err != nil {
+		return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
+	}
+	return control.Grant{Credential: name, Env: b.env, Placeholder: ph, Place: b.scheme.Place()}, nil
+}
+
+// usable reads the secret and checks that its scheme can use it. The caller
+// wipes it.
+func (b *bound) usable(ctx context.Context) (secret.Value, error) {
+	v, err := b.source.Get(ctx)
+	if err != nil {
+		return secret.Value{}, err
+	}
+	if err := b.scheme.Check(v); err != nil {
+		v.Wipe()
+		return secret.Value{}, fmt.Errorf("secret from %s: %w", b.source, err)
+	}
+	return v, nil
+}
+
+// RevokeRequest ends a cell's grants.
+type RevokeRequest struct {
+	Cell string `json:"cell"`
+}
+
+// Revoked tells how many grants there were.
+type Revoked struct {
+	Grants int `json:"grants"`
+}
+
+// revoke acts on the next request: nothing about grants is kept anywhere else.
+func (s *Server) revoke(_ context.Context, in RevokeRequest) (Revoked, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.cells[in.Cell]
+	if c == nil {
+		return Revoked{}, nil // it is safe to revoke twice
+	}
+	delete(s.cells, in.Cell)
+	s.cfg.Log.Info("revoked", "cell", in.Cell, "run", c.run)
+	return Revoked{len(c.grants)}, nil
+}
+
+// Status is what is told about one credential: never the secret.
+type Status struct {
+	Name    string    `json:"name"`
+	Type    string    `json:"type"`
+	Owner   string    `json:"owner,omitempty"`
+	Source  string    `json:"source"`
+	Status  string    `json:"status"` // ok, error
+	Error   string    `json:"error,omitempty"`
+	LastUse time.Time `json:"last_use,omitzero"`
+	Uses    int64     `json:"uses"`
+	Refused int64     `json:"refused"`
+	Cells   []string  `json:"cells"` // that hold a grant
+}
+
+// Statuses is the answer of /v1/credentials.
+type Statuses struct {
+	Credentials []Status `json:"credentials"`
+}
+
+func (s *Server) list(ctx context.Context, _ struct{}) (Statuses, error) {
+	out := Statuses{Credentials: []Status{}}
+	for _, name := range slices.Sorted(maps.Keys(s.creds)) {
+		b := s.creds[name]
+		st := Status{Name: name, Type: b.kind, Owner: b.owner, Source: b.source.String(), Status: "ok", Cells: []string{}}
+		if v, err := b.usable(ctx); err != nil {
+			st.Status, st.Error = "error", err.Error()
+		} else {
+			v.Wipe()
+		}
+		s.mu.Lock()
+		u := *s.uses[name]
+		for cell, c := range s.cells {
+			if c.has(name) {
+				st.Cells = append(st.Cells, cell)
+			}
+		}
+		s.mu.Unlock()
+		slices.Sort(st.Cells)
+		st.LastUse, st.Uses, st.Refused = u.last, u.count, u.refused
+		out.Credentials = append(out.Credentials, st)
+	}
+	return out, nil
+}
+
+// injectRequest is what the gateway tells about an admitted request.
+type injectRequest struct {
+	Cell       string `json:"cell"`
+	Run        string `json:"run"`
+	Rule       string `json:"rule"`
+	Credential string `json:"credential"`
+	Secure     bool   `json:"secure"`
+	Method     string `json:"method"`
+	Host       string `json:"host"`
+	Port       uint16 `json:"port"`
+	Path       string `json:"path"`
+	Query      string `json:"query"`
+}
+
+// injectAnswer is what the gateway does to the request: see [sign.Changes].
+type injectAnswer struct {
+	Set    map[string][]string `json:"set,omitempty"`
+	Remove []string            `json:"remove,omitempty"`
+	Query  map[string]string   `json:"query,omitempty"`
+	Expose []string            `json:"expose,omitempty"`
+}
+
+func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, error) {
+	b := s.creds[in.Credential]
+	if b == nil {
+		return injectAnswer{}, s.refused(in, refuse(http.StatusForbidden, rules.CredentialMismatch, "there is no credential %q", in.Credential))
+	}
+	req, refusal := s.check(in, b)
+	if refusal != nil {
+		return injectAnswer{}, s.refused(in, refusal)
+	}
+	v, err := b.usable(ctx)
+	if err != nil {
+		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "%v", err))
+	}
+	defer v.Wipe()
+	ch, err := b.scheme.Sign(ctx, v, req)
+	if err != nil {
+		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "signing: %v", err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Asked again: a revocation may have come while the source was read.
+	if c := s.cells[in.Cell]; c == nil || c.run != in.Run {
+		return injectAnswer{}, refuse(http.StatusForbidden, rules.CredentialMismatch, "the grant was revoked")
+	}
+	u := s.uses[in.Credential]
+	u.last = s.cfg.Now()
+	u.count++
+	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Expose}, nil
+}
+
+// check holds a request against the grant and the endpoint lock.
+func (s *Server) check(in injectRequest, b *bound) (sign.Request, *control.Error) {
+	mismatch := func(format string, args ...any) (sign.Request, *control.Error) {
+		return sign.Request{}, refuse(http.StatusForbidden, rules.CredentialMismatch, format, args...)
+	}
+	s.mu.Lock()
+	c := s.cells[in.Cell]
+	s.mu.Unlock()
+	switch {
+	case c == nil || c.run != in.Run || in.Run == "":
+		return mismatch("cell %q has no grant for run %q", in.Cell, in.Run)
+	case !c.has(in.Credential):
+		return mismatch("run %q was not granted %q", in.Run, in.Credential)
+	case !in.Secure:
+		return mismatch("credential %q goes over TLS only", in.Credential)
+	}
+	req, err := parseRequest(in)
+	if err != nil {
+		return mismatch("the request: %v", err)
+	}
+	req.Now = s.cfg.Now()
+	if !b.admits(req) {
+		return mismatch("credential %q does not go to %q %v%v", in.Credential, in.Method, req.Endpoint, req.Path)
+	}
+	return req, nil
+}
+
+// refused counts and tells a refusal, and returns it.
+func (s *Server) refused(in injectRequest, e *control.Error) error {
+	s.mu.Lock()
+	if u := s.uses[in.Credential]; u != nil {
+		u.refused++
+	}
+	s.mu.Unlock()
+	s.cfg.Log.Warn("refused to sign", "cell", in.Cell, "run", in.Run, "rule", in.Rule, "credential", in.Credential,
+		"reason", e.Reason, "cause", e.Text)
+	return e
+}

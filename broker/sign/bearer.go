@@ -1,0 +1,30 @@
+package sign
+
+import (
+	"context"
+
+	"sallyport/broker/secret"
+	"sallyport/control"
+)
+
+// bearer is RFC 6750 section 2.1: Authorization: Bearer SECRET.
+type bearer struct{}
+
+func newBearer(s Spec) (Scheme, error) {
+	if err := only(s, false, false, false, false); err != nil {
+		return nil, err
+	}
+	return bearer{}, nil
+}
+
+func (bearer) Place() control.Place { return control.Place{Type: "bearer", Header: "Authorization"} }
+
+func (bearer) Check(v secret.Value) error { return checkHeaderSafe(v) }
+
+func (b bearer) Sign(_ context.Context, v secret.Value, _ Request) (Changes, error) {
+	if err := b.Check(v); err != nil {
+		return Changes{}, err
+	}
+	text := string(v.Reveal())
+	return Changes{Set: map[string][]string{"Authorization": {"Bearer " + text}}, Expose: []string{text}}, nil
+}
