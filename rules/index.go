@@ -75,9 +75,6 @@ func (x *index) near(h target.Host, yield func(int32) bool) {
 		x.nearAddr(a, yield)
 		return
 	}
-	if x.depth == 0 {
-		return
-	}
 	name, _ := h.Name()
 	if parent, ok := name.Parent(); ok {
 		x.nearBelow(parent, yield)
@@ -85,18 +82,16 @@ func (x *index) near(h target.Host, yield func(int32) bool) {
 }
 
 // nearBelow yields the positions of the rules whose wildcards cover every name
-// below parent.
+// below parent. What is longer than any wildcard is skipped: a name of a
+// hundred labels costs what one of three does.
 func (x *index) nearBelow(parent target.Name, yield func(int32) bool) {
-	n := labels(parent)
-	for ok := true; ok; parent, ok = parent.Parent() {
-		if n <= x.depth {
-			for _, i := range x.below[parent] {
-				if !yield(i) {
-					return
-				}
+	parent = parent.Last(x.depth)
+	for ok := x.depth > 0; ok; parent, ok = parent.Parent() {
+		for _, i := range x.below[parent] {
+			if !yield(i) {
+				return
 			}
 		}
-		n--
 	}
 }
 

@@ -178,6 +178,19 @@ func (n Name) Parent() (parent Name, ok bool) {
 	return Name{rest}, ok
 }
 
+// Last returns the last k labels of n, all of n if it has fewer, no
+// name if k is not positive.
+func (n Name) Last(k int) Name {
+	if k <= 0 {
+		return Name{}
+	}
+	i := len(n.s)
+	for ; k > 0 && i >= 0; k-- {
+		i = strings.LastIndexByte(n.s[:i], '.')
+	}
+	return Name{n.s[i+1:]}
+}
+
 // HostOf makes a Host of a name.
 func HostOf(n Name) Host { return Host{name: n} }
 
