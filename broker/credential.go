@@ -25,13 +25,13 @@ type Credential struct {
 }
 
 // Endpoint is one place that a credential may go to. Empty Methods and Paths
-// mean any; empty Ports mean 443. A wildcard host is refused: whoever takes over
-// a forgotten name below it would be given the secret.
+// mean any; empty Ports mean 443. There is no wildcard: whoever takes over a
+// forgotten name below it would be given the secret (CR-21).
 type Endpoint struct {
-	HostPattern rules.HostPattern
-	Ports       []uint16
-	Methods     []string
-	Paths       []rules.PathPattern
+	Host    target.Host
+	Ports   []uint16
+	Methods []string
+	Paths   []rules.PathPattern
 }
 
 // bound is a credential that is ready for use.
@@ -89,11 +89,8 @@ func lockOf(c Credential) (*rules.Policy, error) {
 	}
 	src := rules.Source{Name: "credential " + c.Name, Digest: "credential:" + c.Name}
 	for i, e := range c.Endpoints {
-		if e.HostPattern.Host.IsZero() {
+		if e.Host.IsZero() {
 			return nil, fmt.Errorf("endpoint %d has no host", i+1)
-		}
-		if e.HostPattern.Wildcard {
-			return nil, fmt.Errorf("endpoint %d: a credential goes to exact hosts, not to *.%v; list them", i+1, e.HostPattern.Host)
 		}
 		ports := e.Ports
 		if len(ports) == 0 {
@@ -101,9 +98,9 @@ func lockOf(c Credential) (*rules.Policy, error) {
 		}
 		r := rules.Rule{
 			ID: fmt.Sprintf("endpoint-%d", i+1), Where: c.Where, Action: rules.AllowAction,
-			Hosts: []rules.HostPattern{e.HostPattern}, Ports: ports, Methods: e.Methods, Paths: e.Paths, Credential: c.Name,
+			Hosts: []rules.HostPattern{{Host: e.Host}}, Ports: ports, Methods: e.Methods, Paths: e.Paths, Credential: c.Name,
 		}
-		if a, ok := e.HostPattern.Host.Addr(); ok {
+		if a, ok := e.Host.Addr(); ok {
 			// Whether a private address may be dialled is the policy's to say.
 			r.Private = []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
 		}

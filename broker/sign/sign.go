@@ -24,7 +24,7 @@ import (
 // scheme reads. A field that the type does not use must be empty.
 type Spec struct {
 	Type     string // one of Types
-	Header   string // header: its name. basic, bearer: none
+	Header   string // header: its name. bearer, basic: Authorization or nothing
 	Prefix   string // header: what stands before the secret
 	Username string // basic: the user name
 	Param    string // query: the parameter's name
@@ -101,6 +101,9 @@ func only(s Spec, header, prefix, username, param bool) error {
 		name, value string
 		used        bool
 	}{{"header", s.Header, header}, {"prefix", s.Prefix, prefix}, {"username", s.Username, username}, {"param", s.Param, param}} {
+		if f.name == "header" && f.value == "Authorization" && (s.Type == "bearer" || s.Type == "basic") {
+			continue
+		}
 		if f.value != "" && !f.used {
 			return fmt.Errorf("type %q has no %q", s.Type, f.name)
 		}

@@ -1,0 +1,270 @@
+package broker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"sallyport/audit"
+	"sallyport/broker"
+	"sallyport/broker/sign"
+	"sallyport/broker/source"
+	"sallyport/control"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/target"
+)
+
+const (
+	realToken = "sk_test_4eC39HqLyjWDarjtT1zdp7dcREAL"
+	otherKey  = "0123456789abcdef0123456789abcdef"
+)
+
+var epoch = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+
+// kit is a broker and a gateway's client of it, over a unix socket.
+type kit struct {
+	t      *testing.T
+	dir    string
+	server *broker.Server
+	client *broker.Client
+	admin  *control.Client
+	log    *lockedBuffer
+	stop   func()
+	socket string
+	cells  string
+	creds  []broker.Credential
+	tweak  func(*broker.Config)
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func host(s string) target.Host {
+	h, err := target.ParseHost(s)
+	if err != nil {
+		panic(err)
+	}
+	return h
+}
+
+func paths(list ...string) (out []rules.PathPattern) {
+	for _, s := range list {
+		p, err := rules.ParsePathPattern(s)
+		if err != nil {
+			panic(err)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func writeSecret(t testing.TB, path, text string) {
+	t.Helper()
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newKit serves three credentials: api (bearer, api.test), key (header,
+// key.test), git (basic, git.test).
+func newKit(t *testing.T) *kit {
+	t.Helper()
+	k := &kit{t: t, dir: t.TempDir(), log: &lockedBuffer{}}
+	k.socket, k.cells = filepath.Join(k.dir, "broker.sock"), filepath.Join(k.dir, "cells")
+	if err := os.Mkdir(k.cells, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeSecret(t, k.secret("api"), realToken+"\n")
+	writeSecret(t, k.secret("key"), otherKey)
+	writeSecret(t, k.secret("git"), "ghp_16C7e42F292c6912E7710c838347Ae178B4a\n")
+	writeSecret(t, k.secret("maps"), "AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY")
+	k.creds = []broker.Credential{
+		{Name: "api", Owner: "team", Spec: sign.Spec{Type: "bearer"}, PlaceholderEnv: "API_KEY", Source: source.Spec{File: k.secret("api")},
+			Endpoints: []broker.Endpoint{{Host: host("api.test"), Methods: []string{"GET", "POST"}, Paths: paths("/v1/**")}}},
+		{Name: "key", Spec: sign.Spec{Type: "header", Header: "X-Api-Key"}, PlaceholderEnv: "OTHER_KEY", Source: source.Spec{File: k.secret("key")},
+			Endpoints: []broker.Endpoint{{Host: host("key.test"), Ports: []uint16{443, 8443}}}},
+		{Name: "git", Spec: sign.Spec{Type: "basic", Username: "x-access-token"}, PlaceholderEnv: "GIT_TOKEN", Source: source.Spec{File: k.secret("git")},
+			Endpoints: []broker.Endpoint{{Host: host("git.test")}}},
+		{Name: "maps", Spec: sign.Spec{Type: "query", Param: "key"}, PlaceholderEnv: "MAPS_KEY", Source: source.Spec{File: k.secret("maps")},
+			Endpoints: []broker.Endpoint{{Host: host("maps.test")}}},
+	}
+	k.start()
+	t.Cleanup(func() { k.stop() })
+	return k
+}
+
+func (k *kit) secret(name string) string { return filepath.Join(k.dir, "secret-"+name) }
+
+// start serves the broker; root is admin and gateway at once here. The test
+// over processes tells users apart.
+func (k *kit) start() {
+	k.t.Helper()
+	uid := uint32(os.Getuid())
+	cfg := broker.Config{Credentials: k.creds, GatewayUID: uid, AdminUID: uid, CellsDir: k.cells, UID: uid, User: "sallyport-broker",
+		Now: func() time.Time { return epoch }, Log: slog.New(slog.NewJSONHandler(k.log, nil))}
+	if k.tweak != nil {
+		k.tweak(&cfg)
+	}
+	s, err := broker.NewServer(cfg)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	ln, err := net.Listen("unix", k.socket)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	srv := control.NewServer(s.Handler())
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ln) }()
+	k.server, k.client, k.admin = s, broker.NewClient(k.socket), control.NewClient(k.socket)
+	stopped := false
+	k.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		k.client.Close()
+		k.admin.Close()
+		if err := srv.Close(); err != nil {
+			k.t.Error(err)
+		}
+		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+			k.t.Error(err)
+		}
+	}
+}
+
+// grant grants credentials to a run and attaches its cell at the client.
+func (k *kit) grant(cell, run string, names ...string) control.CellFile {
+	k.t.Helper()
+	var out broker.Grants
+	if err := k.admin.Call(k.t.Context(), "/v1/grants", broker.GrantRequest{Cell: cell, Run: run, Credentials: names}, &out); err != nil {
+		k.t.Fatal(err)
+	}
+	f := control.CellFile{Cell: cell, Run: run, Policy: "sha256:00", Sandbox: sandboxAddr, Gateway: sandboxAddr, Grants: out.Grants, Created: epoch}
+	k.client.Attach(f)
+	return f
+}
+
+func (k *kit) revoke(cell string) {
+	k.t.Helper()
+	if err := k.admin.Call(k.t.Context(), "/v1/revoke", broker.RevokeRequest{Cell: cell}, nil); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// recorder keeps records in memory.
+type recorder struct {
+	mu   sync.Mutex
+	recs []audit.Record
+}
+
+func (r *recorder) Append(_ context.Context, rec *audit.Record) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recs = append(r.recs, *rec)
+	return nil
+}
+
+// wide is a policy that lets a credential go anywhere on the hosts of the kit:
+// the broker's own lock is what is tested.
+func wide(t testing.TB) *rules.Policy {
+	t.Helper()
+	src := rules.Source{Name: "wide", Digest: "sha256:00"}
+	for host443, cred := range map[string]string{"api.test": "api", "key.test": "key", "git.test": "git", "maps.test": "maps", "ok.test": "", "evil.test": "api"} {
+		src.Rules = append(src.Rules, rules.Rule{ID: "rule-" + host443, Action: rules.AllowAction,
+			Hosts: []rules.HostPattern{{Host: host(host443)}}, Ports: []uint16{443, 8443, 80}, Credential: cred})
+	}
+	p, err := rules.Compile(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// admit makes a Pass for a request, as the proxy would.
+func admit(t testing.TB, cell, run string, r *http.Request, carries []rules.Carry) (gate.Pass, error) {
+	t.Helper()
+	p := wide(t)
+	g, err := gate.New(gate.Config{
+		Identity: func(c string) (gate.Identity, bool) { return gate.Identity{Cell: c, Run: run, Policy: p}, true },
+		Recorder: &recorder{}, Now: func() time.Time { return epoch }, Hash: func(string) string { return "" },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := r.URL.Scheme == "https"
+	port := uint16(443)
+	if !secure {
+		port = 80
+	}
+	e, err := target.ParseAuthority(r.URL.Host, port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := target.ParsePath(r.URL.EscapedPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.Admit(t.Context(), rules.Request{Question: rules.Fetch, Cell: cell, Endpoint: e, Secure: secure, Protocol: rules.HTTP,
+		Method: r.Method, Path: path, Query: r.URL.RawQuery, Carries: carries})
+}
+
+// pass is admit for a request that the gateway admits.
+func pass(t testing.TB, cell, run string, r *http.Request) gate.Pass {
+	t.Helper()
+	p, err := admit(t, cell, run, r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// request makes a request as it comes from a sandbox.
+func request(method, url string, header ...string) *http.Request {
+	r := httptest.NewRequest(method, url, nil)
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header[header[i]] = append(r.Header[header[i]], header[i+1])
+	}
+	return r
+}
+
+// wantDenied asserts the reason of a refusal.
+func wantDenied(t *testing.T, err error, want rules.Reason) {
+	t.Helper()
+	var denied *gate.DeniedError
+	if !errors.As(err, &denied) {
+		t.Fatalf("got %v, want a refusal for %q", err, want)
+	}
+	if denied.Reason != want {
+		t.Errorf("refused for %q (%v), want %q", denied.Reason, err, want)
+	}
+}
