@@ -6,7 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,7 +50,7 @@ var entries = sync.Pool{New: func() any { return &entry{wake: make(chan signal, 
 // entry encodes r.
 func (l *Log) entry(r *Record) *entry {
 	e := l.probe()
-	enc := encoder{buf: e.rest, sum: l.Hash}
+	enc := encoder{buf: e.rest, sum: l.sum}
 	enc.encode(r)
 	e.rest, e.time, e.id = enc.buf, r.Time, r.ID
 	return e
@@ -135,6 +135,9 @@ func (l *Log) await(ctx context.Context, e *entry, r *Record, leading bool) erro
 
 // lead writes all that wait, among them self, and hands the lead on.
 func (l *Log) lead(self *entry) {
+	if l.crowded {
+		runtime.Gosched() // one write for many is worth a turn
+	}
 	l.mu.Lock()
 	batch := l.queue
 	l.queue, l.spare = l.spare[:0], nil
@@ -156,6 +159,7 @@ func (l *Log) lead(self *entry) {
 			e.wake <- done // and is its caller's again
 		}
 	}
+	l.crowded = len(mine) > 1
 	clear(batch)
 	l.mu.Lock()
 	l.writing, l.spare = time.Time{}, batch
@@ -167,7 +171,7 @@ func (l *Log) lead(self *entry) {
 func (l *Log) handOnLocked() {
 	for i, e := range l.queue {
 		if e.state.CompareAndSwap(waiting, taken) {
-			l.queue = l.queue[i:]
+			l.queue, l.crowded = l.queue[i:], true
 			e.wake <- lead
 			return
 		}
@@ -245,10 +249,11 @@ func (l *Log) commit(batch []*entry) error {
 func (l *Log) writeBatch(batch []*entry, broken *fault) error {
 	l.turn.Lock()
 	defer l.turn.Unlock()
-	if err := l.seg.check(); err != nil {
+	now := l.cfg.Now().UTC()
+	if err := l.checkSegment(now); err != nil {
 		return err
 	}
-	now := l.cfg.Now().UTC().Round(0)
+	now = now.Round(0)
 	l.buf, l.ends = l.buf[:0], l.ends[:0]
 	seq := uint64(l.tree.n)
 	if broken != nil {
@@ -284,6 +289,19 @@ func (l *Log) writeBatch(batch []*entry, broken *fault) error {
 	}
 	l.shrink()
 	return nil
+}
+
+// checkEvery is how often a batch looks after its file. A look costs as much
+// as half a write; what was written to a deleted file meanwhile is not lost,
+// since the file can be restored from the open one.
+const checkEvery = time.Millisecond
+
+func (l *Log) checkSegment(now time.Time) error {
+	if d := now.Sub(l.checked); d >= 0 && d < checkEvery {
+		return nil
+	}
+	l.checked = now
+	return l.seg.check()
 }
 
 // assemble puts the whole line of e into buf.
@@ -333,19 +351,21 @@ type gapData struct {
 // idSource makes ULIDs that rise within a millisecond. Its user holds turn.
 type idSource struct {
 	entropy *ulid.MonotonicEntropy
+	id      ulid.ULID
+	low     []byte // scratch
 }
 
 func newIDSource() *idSource {
-	return &idSource{ulid.Monotonic(bufio.NewReaderSize(rand.Reader, 4096), 0)}
+	return &idSource{entropy: ulid.Monotonic(bufio.NewReaderSize(rand.Reader, 4096), 0), low: make([]byte, 10)}
 }
 
 func (s *idSource) next(now time.Time) string {
-	id, err := ulid.New(ulid.Timestamp(now), s.entropy)
-	if errors.Is(err, ulid.ErrMonotonicOverflow) || errors.Is(err, ulid.ErrBigTime) {
-		id, err = ulid.New(min(ulid.Timestamp(now), ulid.MaxTime()), io.Reader(rand.Reader))
+	ms := min(ulid.Timestamp(now), ulid.MaxTime())
+	if err := s.entropy.MonotonicRead(ms, s.low); err != nil { // no room left in this millisecond
+		rand.Read(s.low)
 	}
-	if err != nil {
-		panic("audit: no entropy: " + err.Error()) // crypto/rand never fails
+	if err := errors.Join(s.id.SetTime(ms), s.id.SetEntropy(s.low)); err != nil {
+		panic("audit: " + err.Error()) // ms and the length are right
 	}
-	return id.String()
+	return s.id.String()
 }

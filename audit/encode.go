@@ -195,12 +195,12 @@ func appendHead(dst []byte, seq uint64, t time.Time, id string) []byte {
 }
 
 // leafHash is tlog.RecordHash without its allocation.
-func (l *Log) leafHash(line []byte) (h tlog.Hash) {
+func (l *Log) leafHash(line []byte) tlog.Hash {
 	l.sha.Reset()
 	l.sha.Write(leafPrefix)
 	l.sha.Write(line)
-	l.sha.Sum(h[:0])
-	return h
+	l.sha.Sum(l.leaf[:0])
+	return l.leaf
 }
 
 var leafPrefix = []byte{0} // RFC 6962, section 2.1

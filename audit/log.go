@@ -18,6 +18,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
 )
 
 // Durability is how safe a record is when Append returns.
@@ -81,7 +83,8 @@ type Log struct {
 	*Hasher
 	cfg  Config
 	keys *keys
-	dir  *os.File // locked as long as the log is open
+	sum  func(string) string // Hash, made a value once
+	dir  *os.File            // locked as long as the log is open
 
 	mu      sync.Mutex // guards the fields of this block; never held over I/O
 	queue   []*entry   // waiting to be written
@@ -100,7 +103,11 @@ type Log struct {
 	buf     []byte
 	ends    []int // where the lines in buf end
 	sha     hash.Hash
+	leaf    tlog.Hash // scratch
 	ids     *idSource
+
+	checked time.Time // when the segment was last looked after
+	crowded bool      // the last batch was of many, or left some waiting; the leader's own
 
 	marks *marks // signed checkpoints
 

@@ -165,8 +165,11 @@ func (l *Log) loadKeys(written bool) error {
 	if len(public) > 0 && strings.TrimSpace(string(public)) != l.keys.public {
 		return l.refuse(hintKey, "%s is not the key it was signed with", l.cfg.KeyFile)
 	}
-	l.Hasher, err = LoadHasher(l.cfg.KeyFile)
-	return err
+	if l.Hasher, err = LoadHasher(l.cfg.KeyFile); err != nil {
+		return err
+	}
+	l.sum = l.Hash
+	return nil
 }
 
 // publish writes the public key into the log's directory.
