@@ -7,11 +7,13 @@ const maxPath = 16 << 10
 
 // Path is the path of a request target (RFC 3986 section 3.3) in canonical
 // form: escapes of unreserved characters decoded, hexadecimal in upper case
-// (section 6.2.2). It begins with a slash. The zero Path is no path.
+// (section 6.2.2), and what may not stand in a path escaped. It begins with a
+// slash. The zero Path is no path.
 //
 // A path that servers are known to read in two ways (dot segments, empty
-// segments, an encoded slash, a backslash, a semicolon before a dot segment)
-// is kept and marked [Path.Ambiguous]: a rule about paths cannot judge it.
+// segments, path parameters after a semicolon, an encoded slash or percent
+// sign, a backslash) is kept and marked [Path.Ambiguous]: a rule about paths
+// cannot judge it.
 type Path struct {
 	s         string
 	ambiguous bool
@@ -19,6 +21,7 @@ type Path struct {
 
 // ParsePath reads the escaped path of a request target, without its query.
 // Control characters, octets outside ASCII and broken escapes are errors.
+// Every error is a [*SyntaxError].
 func ParsePath(raw string) (Path, error) {
 	bad := func(why string) (Path, error) { return Path{}, &SyntaxError{Kind: "path", Input: raw, Why: why} }
 	switch {
@@ -34,37 +37,49 @@ func ParsePath(raw string) (Path, error) {
 	b.Grow(len(raw))
 	odd := false
 	for i := 0; i < len(raw); i++ {
-		c := raw[i]
+		c, escaped := raw[i], false
 		switch {
 		case c == '%':
 			if i+2 >= len(raw) || !isHex(raw[i+1]) || !isHex(raw[i+2]) {
 				return bad("a percent sign without two hexadecimal digits")
 			}
-			d := unhex(raw[i+1])<<4 | unhex(raw[i+2])
+			c, escaped = unhex(raw[i+1])<<4|unhex(raw[i+2]), true
 			i += 2
-			switch {
-			case d < 0x20 || d == 0x7f:
+			if c < 0x20 || c == 0x7f {
 				return bad("an encoded control character")
-			case isUnreserved(d):
-				b.WriteByte(d)
-			default:
-				// An encoded percent sign may be decoded twice further on.
-				odd = odd || d == '/' || d == '\\' || d == '%'
-				b.WriteByte('%')
-				b.WriteByte(upperHex[d>>4])
-				b.WriteByte(upperHex[d&15])
 			}
 		case c <= ' ' || c >= 0x7f:
 			return bad("a control character, a space or an octet outside ASCII")
 		case c == '?' || c == '#':
 			return bad("a query or fragment")
-		default:
-			odd = odd || c == '\\'
-			b.WriteByte(c)
 		}
+		odd = odd || isOdd(c, escaped)
+		if isUnreserved(c) || !escaped && (c == '/' || isPathChar(c)) {
+			b.WriteByte(c)
+			continue
+		}
+		b.WriteByte('%')
+		b.WriteByte(upperHex[c>>4])
+		b.WriteByte(upperHex[c&15])
 	}
 	s := b.String()
+	if len(s) > maxPath {
+		return bad("longer than 16 KiB in canonical form")
+	}
 	return Path{s: s, ambiguous: odd || hasOddSegment(s)}, nil
+}
+
+// isOdd reports characters that one server takes for themselves and another
+// for structure.
+func isOdd(c byte, escaped bool) bool {
+	switch c {
+	case '/', '%': // an escape may be decoded once more further on
+		return escaped
+	case '\\', ';':
+		return true
+	default:
+		return false
+	}
 }
 
 // String returns the canonical path, "" for the zero Path.
@@ -76,24 +91,27 @@ func (p Path) IsZero() bool { return p.s == "" }
 // Ambiguous reports whether servers may read the path in two ways.
 func (p Path) Ambiguous() bool { return p.ambiguous }
 
-// isPlain reports whether s holds only characters that need no rewriting.
+// isPlain reports whether s holds only characters that need no rewriting and
+// no second look.
 func isPlain(s string) bool {
 	for i := range len(s) {
-		if c := s[i]; !isUnreserved(c) && c != '/' && strings.IndexByte("!$&'()*+,;=:@", c) < 0 {
+		if c := s[i]; !isUnreserved(c) && c != '/' && (c == ';' || !isPathChar(c)) {
 			return false
 		}
 	}
 	return true
 }
 
-// hasOddSegment reports a dot segment, also before a semicolon (path
-// parameters, RFC 3986 section 3.3), or an empty segment other than the last.
+// isPathChar reports the characters besides the unreserved ones that stand in
+// a path as they are (RFC 3986 section 3.3).
+func isPathChar(c byte) bool { return strings.IndexByte("!$&'()*+,;=:@", c) >= 0 }
+
+// hasOddSegment reports a dot segment or an empty segment other than the last.
 func hasOddSegment(s string) bool {
 	rest := s[1:]
 	for {
 		seg, tail, more := strings.Cut(rest, "/")
-		seg, _, _ = strings.Cut(seg, ";")
-		if seg == "." || seg == ".." || seg == "" && (more || len(rest) > 0) {
+		if seg == "." || seg == ".." || seg == "" && more {
 			return true
 		}
 		if !more {

@@ -128,8 +128,6 @@ func labelFault(l string) string {
 		if err != nil || a != l || u == l {
 			return "invalid xn-- label"
 		}
-	case len(l) >= 4 && l[2] == '-' && l[3] == '-':
-		return "label with hyphens in third and fourth place that is not xn--"
 	}
 	return ""
 }
