@@ -1,0 +1,167 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/target"
+)
+
+// subject is what a refusal is about.
+type subject struct {
+	method   string // sandbox-controlled: a token
+	endpoint target.Endpoint
+	path     target.Path
+	ask      *http.Request // for the form of the answer; nil for a CONNECT
+}
+
+// String writes method, place and path, never query or body, in printable
+// ASCII: no field of it can hold anything else. It is bounded.
+func (s subject) String() string {
+	if s.endpoint.Host.IsZero() {
+		return "the request"
+	}
+	method := cut(s.method, 24)
+	port := defaultPort(s.ask != nil && s.ask.TLS != nil)
+	if s.ask == nil {
+		port = 0
+	}
+	return strings.TrimSpace(method + " " + s.endpoint.Authority(port) + cut(s.path.String(), 200))
+}
+
+func cut(s string, n int) string {
+	if len(s) > n {
+		return s[:n] + "..."
+	}
+	return s
+}
+
+// denial is an answer that is ours and not upstream's.
+type denial struct {
+	status   int
+	reason   string // Sallyport-Reason, "" for a fault of upstream
+	class    string // error type of RFC 9209 section 2.3
+	id       string
+	rule     string
+	sentence string
+	retry    int // seconds, 0 for none
+}
+
+// kinds says how each reason is answered. A reason that is not here is a
+// matter of policy: 403.
+func kindOf(r rules.Reason) (status int, class, what string) {
+	switch r {
+	case rules.BadRequest:
+		return http.StatusBadRequest, "http_request_error", "cannot be understood, or contradicts itself"
+	case rules.AuthorityMismatch:
+		return http.StatusMisdirectedRequest, "http_request_error", "names another host than the connection that it came on"
+	case rules.Limit:
+		return http.StatusTooManyRequests, "connection_limit_reached", "is over a limit"
+	case rules.PrivateIP:
+		return http.StatusForbidden, "destination_ip_prohibited", "resolves to an address that is not allowed"
+	case rules.PlaceholderLeak:
+		return http.StatusForbidden, "http_request_denied", "holds a placeholder for a credential where it does not belong"
+	case rules.ForeignCredential:
+		return http.StatusForbidden, "http_request_denied", "brings a credential of its own, where the gateway puts one"
+	case rules.CredentialNeedsTLS:
+		return http.StatusForbidden, "http_request_denied", "would need a credential, which is never sent over plain HTTP; use https"
+	case rules.CredentialUnavail, rules.BrokerUnavailable:
+		return http.StatusServiceUnavailable, "proxy_internal_error", "needs a credential that cannot be had just now"
+	case rules.AuditUnavailable:
+		return http.StatusServiceUnavailable, "proxy_internal_error", "cannot be recorded just now, and what is not recorded is not allowed"
+	default:
+		return http.StatusForbidden, "http_request_denied", "is not allowed"
+	}
+}
+
+// denialOf words a refusal.
+func denialOf(e *gate.DeniedError, cell string, about subject) denial {
+	status, class, what := kindOf(e.Reason)
+	d := denial{status: status, class: class, reason: string(e.Reason), id: e.ID, rule: e.Decision.Rule}
+	var b strings.Builder
+	b.WriteString("Blocked by sandbox egress policy (not a network fault): ")
+	fmt.Fprintf(&b, "%s %s for %q [%s, request %s].", about, what, cell, e.Reason, e.ID)
+	switch status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		d.retry = 5
+		b.WriteString(" Wait a little before you try again.")
+	case http.StatusForbidden:
+		b.WriteString(" Do not retry or route around it. To ask a human: POST http://" + rules.Reserved + requestsPath +
+			` {"request":"` + e.ID + `","reason":"..."}; what is allowed: GET http://` + rules.Reserved + policyPath + ".")
+	default:
+		b.WriteString(" Do not retry it unchanged.")
+	}
+	d.sentence = b.String()
+	return d
+}
+
+// header sets what every answer of ours has.
+func (d denial) header(h http.Header) {
+	details := "request=" + d.id
+	if d.reason != "" {
+		details = "reason=" + d.reason + "; rule=" + orNone(d.rule) + "; " + details
+		h.Set(headerReason, d.reason)
+		h.Set(headerDeny, d.reason)
+	}
+	h.Set(headerStatus, "sallyport; error="+d.class+"; details="+strconv.Quote(details))
+	h.Set(headerRequest, d.id)
+	h.Set("Cache-Control", "no-store")
+	if d.retry > 0 {
+		h.Set("Retry-After", strconv.Itoa(d.retry))
+	}
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// write answers r in the form that its client shows to people, and returns
+// the status that was sent.
+func (d denial) write(w http.ResponseWriter, r *http.Request) int {
+	contentType, body := d.body(r)
+	h := w.Header()
+	status := d.status
+	if strings.HasPrefix(contentType, "application/grpc") {
+		// Trailers-Only: one header block with the status in it.
+		h.Set("Grpc-Status", d.grpcStatus())
+		h.Set("Grpc-Message", grpcEscape(d.sentence))
+		status = http.StatusOK
+	} else {
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	h.Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead && body != "" {
+		_, _ = w.Write([]byte(body)) // a client that is gone learns nothing
+	}
+	return status
+}
+
+// grpcStatus returns PERMISSION_DENIED or UNAVAILABLE.
+func (d denial) grpcStatus() string {
+	if d.status == http.StatusForbidden || d.status == http.StatusMisdirectedRequest {
+		return "7"
+	}
+	return "14"
+}
+
+// grpcEscape is the percent-encoding of Grpc-Message.
+func grpcEscape(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if c := s[i]; c >= ' ' && c <= '~' && c != '%' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}

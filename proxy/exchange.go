@@ -1,0 +1,226 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"sallyport/rules"
+	"sallyport/rules/gate"
+)
+
+// exchange is one request and its answer. It is the ResponseWriter that the
+// answer goes through and the RoundTripper that fetches it.
+type exchange struct {
+	*run
+	st     *stream
+	w      http.ResponseWriter
+	in     *http.Request
+	ctx    context.Context //nolint:containedctx // the request's, for the closing record
+	form   form
+	secure bool
+	rp     httputil.ReverseProxy
+
+	pass      gate.Pass
+	websocket bool
+	known     bool // the answer has a length
+	expects   bool // 100-continue
+
+	// The outcome.
+	status   int
+	received int64
+	sent     atomic.Int64 // the body is read by the transport's goroutine
+	addr     atomic.Pointer[netip.AddrPort]
+	reason   rules.Reason
+	err      error
+	badBody  atomic.Pointer[error] // why the sandbox's body could not be read
+}
+
+// serveInspected answers the requests inside a terminated stream.
+func (r *run) serveInspected(w http.ResponseWriter, req *http.Request) {
+	st := streamFrom(req.Context())
+	x := &exchange{run: r, st: st, w: w, in: req, ctx: req.Context(), secure: st.secure}
+	defer x.end()
+	st.requests.Add(1)
+	x.serve(st.explain)
+}
+
+// serveAbsolute answers what comes to the explicit listener and is no CONNECT:
+// it must be in absolute form (CN-12), for plain HTTP.
+func (r *run) serveAbsolute(w http.ResponseWriter, req *http.Request) {
+	if e, ok := w.(early); ok {
+		w = e.ResponseWriter
+	}
+	st := streamFrom(req.Context())
+	x := &exchange{run: r, st: st, w: w, in: req, ctx: req.Context()}
+	defer x.end()
+	st.requests.Add(1)
+	x.serve(false)
+}
+
+// serve takes the steps of one request; explain says that the place was denied
+// already.
+func (x *exchange) serve(explain bool) {
+	var err error
+	if x.form, err = readForm(x.in, x.secure); err == nil {
+		err = x.agrees()
+	}
+	var bad *formError
+	if errors.As(err, &bad) {
+		x.refuse(bad.reason, bad.err)
+		return
+	}
+	if n := lines(x.in.Header); n > x.cfg.Limits.HeaderLines {
+		x.refuse(rules.Limit, fmt.Errorf("%d header lines", n))
+		return
+	}
+	if x.st.over {
+		x.refuse(rules.Limit, errors.New("too many connections"))
+		return
+	}
+	cleanRequest(x.in.Header)
+	if x.websocket, err = readUpgrade(x.in); err != nil {
+		x.refuse(rules.BadRequest, err)
+		return
+	}
+	req := x.request()
+	req.Carries = x.cfg.Find(x.st.cell, x.in)
+	if x.pass, err = x.cfg.Gate.Admit(x.ctx, req); err != nil {
+		x.deny(err)
+		return
+	}
+	if explain {
+		// The policy changed since the stream began. The stream is still the
+		// one of a denied place, and is never carried on.
+		x.reason = x.st.pass.Decision().Reason
+		x.in.Close = true
+		x.answer(denialOf(&gate.DeniedError{Reason: x.reason, ID: x.pass.ID(), Decision: x.pass.Decision()}, x.st.cell, x.subject()))
+		return
+	}
+	x.forward()
+}
+
+// agrees compares the authority with the place that the stream is for.
+func (x *exchange) agrees() error {
+	st := x.st
+	switch {
+	case st.endpoint.Host.IsZero(): // the explicit listener: the URI is all there is
+		if !x.form.absolute {
+			return malformed("not the absolute form that a proxy is sent")
+		}
+		return nil
+	case st.reason != "":
+		return &formError{st.reason, fmt.Errorf("the server name %q is not the one of the stream", st.hello)}
+	case st.explain: // denied whatever it says; judged by the stream's place
+		x.form.endpoint = st.endpoint
+		return nil
+	case x.form.endpoint != st.endpoint:
+		return &formError{rules.AuthorityMismatch, fmt.Errorf("authority %v", x.form.endpoint)}
+	case x.secure && x.in.TLS == nil: // HTTP/2 lets a client write another :scheme
+		return malformed("the scheme is not that of the stream")
+	}
+	return nil
+}
+
+// request is the question to the gate.
+func (x *exchange) request() rules.Request {
+	req := rules.Request{
+		Question: rules.Fetch, Cell: x.st.cell, Endpoint: x.st.endpoint, Secure: x.secure,
+		Method: x.in.Method, Path: x.form.path, Query: x.form.query,
+	}
+	if req.Endpoint.Host.IsZero() {
+		req.Endpoint = x.form.endpoint
+	}
+	return req
+}
+
+// refuse has a request recorded that is refused before a policy is asked.
+func (x *exchange) refuse(reason rules.Reason, cause error) {
+	x.deny(x.cfg.Gate.Refuse(x.ctx, x.request(), reason, cause))
+}
+
+// deny answers with a refusal that is recorded already.
+func (x *exchange) deny(err error) {
+	var denied *gate.DeniedError
+	if !errors.As(err, &denied) {
+		denied = &gate.DeniedError{Reason: rules.BadRequest, Err: err}
+	}
+	x.answer(denialOf(denied, x.st.cell, x.subject()))
+}
+
+func (x *exchange) subject() subject {
+	return subject{method: x.in.Method, endpoint: x.request().Endpoint, path: x.form.path, ask: x.in}
+}
+
+// bodyGrace is how long a refused request may take to send the rest of its
+// body, so that its connection can be used again.
+const bodyGrace = 5 * time.Second
+
+// answer writes a refusal or a fault instead of upstream's answer.
+func (x *exchange) answer(d denial) {
+	if x.in.ContentLength != 0 {
+		// Say it at once, and not after the body (HT-20).
+		c := http.NewResponseController(x.w)
+		_ = c.EnableFullDuplex() // not for HTTP/2, which is so anyway
+		_ = c.SetReadDeadline(x.cfg.Now().Add(bodyGrace))
+	}
+	h := x.w.Header()
+	clear(h)
+	d.header(h)
+	if x.in.ProtoMajor == 1 && (x.in.Close || d.status == http.StatusMisdirectedRequest || d.status == http.StatusBadRequest) {
+		h.Set("Connection", "close")
+	}
+	x.status = d.write(x.w, x.in)
+}
+
+// forward sends an admitted request on its way.
+func (x *exchange) forward() {
+	x.st.track(x.pass)
+	x.expects = x.in.Header.Get("Expect") != ""
+	if n, ok := x.form.endpoint.Host.Name(); ok && n.String() == rules.Reserved {
+		x.in = x.in.WithContext(withCell(x.ctx, x.st.cell))
+		x.cfg.Internal.ServeHTTP(x, x.in)
+		return
+	}
+	if x.in.ContentLength != 0 && x.in.ProtoMajor == 1 {
+		// Upstream may answer before it has the whole body: net/http would
+		// read the rest itself, in the transport's stead.
+		_ = http.NewResponseController(x.w).EnableFullDuplex() // HTTP/1 has it
+	}
+	x.rp = httputil.ReverseProxy{
+		Rewrite: func(*httputil.ProxyRequest) {}, // RoundTrip does it, and sees the errors
+		// No flush interval: Write flushes, and what has no length is
+		// flushed by httputil anyway.
+		Transport: x, BufferPool: &x.buffers, ErrorHandler: failed,
+		ErrorLog: x.inner.ErrorLog,
+	}
+	x.rp.ServeHTTP(x, x.in)
+}
+
+// end closes the exchange, after a panic too: it costs this request alone.
+func (x *exchange) end() {
+	v := recover()
+	if v != nil && v != http.ErrAbortHandler { //nolint:errorlint // the value itself is panicked with
+		x.cfg.Log.Error("panic in a request", "panic", v, "cell", x.st.cell, "host", x.form.endpoint.String())
+		x.err = errors.Join(x.err, fmt.Errorf("panic: %v", v))
+	}
+	if x.pass.Valid() {
+		x.st.untrack(x.pass)
+		out := gate.Outcome{Status: x.status, Sent: x.sent.Load(), Received: x.received, Reason: x.reason, Err: x.st.because(x.err)}
+		if a := x.addr.Load(); a != nil {
+			out.Addr = *a
+		}
+		x.st.record(x.pass.Done(x.ctx, out))
+	}
+	if x.st.hijacked.Load() {
+		x.st.finish(x.ctx, nil)
+	}
+	if v != nil {
+		panic(http.ErrAbortHandler)
+	}
+}

@@ -1,0 +1,195 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+
+	"github.com/elazarl/goproxy"
+
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/target"
+)
+
+// ServeExplicit carries what clients with proxy settings send to ln, until
+// ctx ends; see [Server.ServeTransparent].
+//
+// goproxy is the front door: it tells CONNECT from the rest, and hands the
+// connection over. Everything else that it could do, it does not get to do:
+// each CONNECT is taken by the first handler, and all other requests look to
+// it like ones for the proxy itself.
+func (s *Server) ServeExplicit(ctx context.Context, ln net.Listener) error {
+	r := s.newRun(ctx, explicit, ln)
+	base := context.WithoutCancel(ctx)
+	door := r.door(base)
+	r.front = r.newServed(base, ln, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		req.URL.Scheme = "" // see door; what was asked for is read from RequestURI
+		door.ServeHTTP(early{w}, req)
+	}))
+	return r.serve(ctx, ln, func(streams context.Context) error {
+		return r.accept(ctx, ln, func(c net.Conn) {
+			if st, ok := r.newStream(c); ok && !r.front.feed.put(st.conn) {
+				st.finish(streams, errShutdown)
+			}
+		})
+	})
+}
+
+var errNoDefault = errors.New("proxy: goproxy was to act by itself")
+
+// door makes the goproxy server of a listener.
+func (r *run) door(ctx context.Context) *goproxy.ProxyHttpServer {
+	g := goproxy.NewProxyHttpServer()
+	g.Logger = doorLog{r.cfg.Log}
+	// None of the following is reached. They are taken away so that a mistake
+	// above would end in an error, not in a connection (CN-03, TL-11).
+	refuse := func(string, string) (net.Conn, error) { return nil, errNoDefault }
+	g.Tr = nil
+	g.ConnectDial = refuse
+	g.ConnectDialWithReq = func(*http.Request, string, string) (net.Conn, error) { return nil, errNoDefault }
+	g.OnRequest().DoFunc(func(req *http.Request, _ *goproxy.ProxyCtx) (*http.Request, *http.Response) {
+		return req, goproxy.NewResponse(req, goproxy.ContentTypeText, http.StatusInternalServerError, errNoDefault.Error())
+	})
+
+	g.OnRequest().HijackConnect(func(req *http.Request, client net.Conn, _ *goproxy.ProxyCtx) {
+		c, ok := client.(*clientConn)
+		if !ok {
+			_ = client.Close()
+			return
+		}
+		r.guard(ctx, c.st, func() { r.connectRequest(ctx, c.st, req) })
+	})
+	g.NonproxyHandler = http.HandlerFunc(r.serveAbsolute)
+	return g
+}
+
+// doorLog is where goproxy warns.
+type doorLog struct{ log *slog.Logger }
+
+// Printf implements goproxy.Logger.
+func (l doorLog) Printf(format string, args ...any) {
+	l.log.Warn("goproxy", "msg", fmt.Sprintf(format, args...))
+}
+
+// early is a ResponseWriter whose Hijack puts back what the client sent
+// together with its CONNECT: goproxy drops it (CN-16).
+type early struct{ http.ResponseWriter }
+
+// Hijack implements http.Hijacker.
+func (e early) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(e.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	cc, ok := c.(*clientConn)
+	if !ok {
+		return nil, nil, errors.Join(errors.New("proxy: not a stream's connection"), c.Close())
+	}
+	seen, err := rw.Reader.Peek(rw.Reader.Buffered())
+	if err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	cc.early = append(seen[:len(seen):len(seen)], cc.early...)
+	return cc, rw, nil
+}
+
+// Unwrap gives http.ResponseController the rest.
+func (e early) Unwrap() http.ResponseWriter { return e.ResponseWriter }
+
+// connectRequest opens the stream that a CONNECT asks for.
+func (r *run) connectRequest(ctx context.Context, st *stream, req *http.Request) {
+	// From here on it is a stream like one of the other listener's.
+	st.hijacked.Store(false)
+	st.heads.Store(0)
+	st.requests.Store(0)
+	st.reply = &connectReply{proto: req.Proto}
+	ctx = gate.WithOrigin(ctx, st.origin())
+	to, err := target.ParseAuthority(req.RequestURI, 0)
+	if err != nil {
+		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, rules.Request{Question: rules.Connect, Cell: st.cell, Method: http.MethodConnect},
+			rules.BadRequest, err))
+		return
+	}
+	st.endpoint = to
+	r.connect(ctx, st)
+}
+
+// connectReply is the answer to a CONNECT, which is given once.
+type connectReply struct{ proto string }
+
+// accepted tells the client that its stream is open. A CONNECT to a denied
+// place is accepted where the refusal can be said inside, and refused where
+// the client would wait for the server to speak. False: the stream is over.
+func (st *stream) accepted(ctx context.Context) bool {
+	reply := st.reply
+	if reply == nil {
+		return true
+	}
+	if st.explain && !explainable(st.endpoint.Port) {
+		d := st.pass.Decision()
+		reply.deny(st, &gate.DeniedError{Reason: d.Reason, ID: st.pass.ID(), Decision: d})
+		st.finish(ctx, nil)
+		return false
+	}
+	st.reply = nil
+	if _, err := st.conn.Write([]byte(reply.line() + "200 Connection established\r\n\r\n")); err != nil {
+		st.finish(ctx, fmt.Errorf("answering CONNECT: %w", err))
+		return false
+	}
+	return true
+}
+
+func (c *connectReply) line() string {
+	if c.proto == "HTTP/1.0" {
+		return "HTTP/1.0 "
+	}
+	return "HTTP/1.1 "
+}
+
+// deny answers a CONNECT with a refusal. The reason phrase carries the
+// sentence, since it is all that many clients show (wget, Go, requests, npm).
+func (c *connectReply) deny(st *stream, denied *gate.DeniedError) {
+	d := denialOf(denied, st.cell, subject{method: http.MethodConnect, endpoint: st.endpoint})
+	c.write(st, d)
+}
+
+// failed answers a CONNECT whose upstream connection failed.
+func (st *stream) failed(pass gate.Pass, err error) {
+	if st.reply == nil {
+		st.conn.reset()
+		return
+	}
+	st.reply.write(st, faultOf(err, pass, subject{method: http.MethodConnect, endpoint: st.endpoint}))
+}
+
+func (c *connectReply) write(st *stream, d denial) {
+	st.reply = nil
+	body := d.sentence + "\n"
+	h := http.Header{}
+	d.header(h)
+	h.Set("Content-Type", textPlain)
+	h.Set("Content-Length", fmt.Sprint(len(body)))
+	h.Set("Connection", "close")
+	w := bufio.NewWriter(st.conn)
+	_, _ = fmt.Fprintf(w, "%s%d %s\r\n", c.line(), d.status, d.sentence)
+	_ = h.Write(w)
+	_, _ = w.WriteString("\r\n" + body)
+	_ = w.Flush() // a client that is gone learns nothing
+}
+
+// explainable reports whether the clients of a port speak first, so that a
+// refusal can be said inside. The others would wait for a banner.
+func explainable(port uint16) bool {
+	switch port {
+	case 20, 21, 22, 23, 25, 110, 119, 143, 220, 389, 445, 465, 587, 873, 993, 995,
+		1433, 1521, 3306, 3389, 5222, 5432, 5672, 5900, 6379, 9042, 11211, 27017:
+		return false
+	default:
+		return true
+	}
+}

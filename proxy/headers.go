@@ -1,0 +1,80 @@
+package proxy
+
+import (
+	"net/http"
+	"strings"
+)
+
+// The headers that only we set. They are taken out of what upstream answers
+// and of what a sandbox sends, so that they cannot be forged.
+const (
+	headerStatus  = "Proxy-Status" // RFC 9209
+	headerReason  = "Sallyport-Reason"
+	headerRequest = "Sallyport-Request"
+	headerDeny    = "X-Deny-Reason" // a name that models have seen elsewhere
+)
+
+// ours reports whether nobody but us may set a header. Names are canonical.
+func ours(name string) bool {
+	return strings.HasPrefix(name, "Sallyport-") || strings.HasPrefix(name, "Proxy-") || name == headerDeny
+}
+
+// cleanRequest removes what is between the sandbox and us (RFC 9110 section
+// 7.6.1), what only we may set, and what would have another request made of
+// this one than the one that is judged (HT-16). It leaves Connection and
+// Upgrade to httputil.ReverseProxy, which needs them.
+func cleanRequest(h http.Header) {
+	for _, v := range h["Connection"] {
+		for name := range strings.SplitSeq(v, ",") {
+			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); name != "Upgrade" {
+				h.Del(name)
+			}
+		}
+	}
+	for name := range h {
+		switch {
+		case ours(name):
+			delete(h, name)
+		case strings.HasPrefix(name, "X-"):
+			switch name {
+			case "X-Http-Method-Override", "X-Http-Method", "X-Method-Override":
+				delete(h, name)
+			}
+		case name == "Http2-Settings", name == "Keep-Alive", name == "Host":
+			delete(h, name)
+		}
+	}
+}
+
+// cleanResponse removes what upstream must not say: our own headers, and
+// where else to go, past us (HW-13).
+func cleanResponse(h http.Header) {
+	for name := range h {
+		if ours(name) {
+			delete(h, name)
+		}
+	}
+	delete(h, "Alt-Svc")
+	delete(h, "Nel")
+	delete(h, "Report-To")
+	delete(h, "Reporting-Endpoints")
+}
+
+// trailerAllowed reports whether a request may carry a field after its body:
+// none that routes or authenticates, which nobody judged (HT-07).
+func trailerAllowed(name string) bool {
+	switch name {
+	case "Host", "Authorization", "Cookie", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Te", "Upgrade":
+		return false
+	default:
+		return !ours(name)
+	}
+}
+
+// lines counts the header lines of a request.
+func lines(h http.Header) (n int) {
+	for _, v := range h {
+		n += len(v)
+	}
+	return n
+}

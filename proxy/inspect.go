@@ -1,0 +1,90 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"sallyport/rules"
+)
+
+// noDeadline takes a deadline away.
+var noDeadline time.Time //nolint:gochecknoglobals // a constant that Go cannot spell
+
+// deadline bounds what is read and written next.
+func (st *stream) deadline(d time.Duration) error {
+	return st.conn.SetDeadline(st.run.cfg.Now().Add(d))
+}
+
+// inspectTLS terminates TLS and serves the requests inside.
+func (r *run) inspectTLS(ctx context.Context, st *stream) {
+	if err := st.deadline(r.cfg.Timeouts.Handshake); err != nil {
+		st.finish(ctx, err)
+		return
+	}
+	t := tls.Server(st.conn, r.tls)
+	// The deadline and cut end a handshake; a context would cost a goroutine.
+	if err := t.HandshakeContext(context.WithoutCancel(ctx)); err != nil {
+		r.handshakeFailed(ctx, st, err)
+		return
+	}
+	st.secure, st.h2 = true, t.ConnectionState().NegotiatedProtocol == "h2"
+	if err := st.conn.SetDeadline(noDeadline); err != nil {
+		st.finish(ctx, err)
+		return
+	}
+	r.inspect(ctx, st, t)
+}
+
+// inspect hands the stream to net/http, which ends it (stream.httpState).
+func (r *run) inspect(ctx context.Context, st *stream, c net.Conn) {
+	if !r.inner.feed.put(c) {
+		st.finish(ctx, errShutdown)
+	}
+}
+
+func (r *run) handshakeFailed(ctx context.Context, st *stream, err error) {
+	switch {
+	case st.leafErr != nil:
+		r.cfg.Log.Error("no certificate for a stream", "err", st.leafErr, "host", st.leaf.String())
+	case rejectsCA(err) && st.reason == "":
+		st.reason = rules.ClientRejectedCA
+		err = fmt.Errorf("%w; the client does not trust the CA: see docs/protocols.md", err)
+	}
+	st.finish(ctx, fmt.Errorf("handshake with the client: %w", err))
+}
+
+// rejectsCA recognises a client that does not trust our CA. With TLS 1.3 it
+// says so under keys that we do not read with yet, or not at all; these are
+// the names that it was seen under:
+//
+//	local error: tls: bad record MAC                   OpenSSL 3.0: curl, Python, cargo, PHP
+//	EOF                                                Node
+//	remote error: tls: unknown certificate authority   rustls: Deno, pnpm
+//	remote error: tls: bad certificate                 Go
+//	remote error: tls: unknown certificate             Chromium, Java
+//	connection reset by peer                           GnuTLS: apt, wget; Bun
+//
+// A client that hung up for another reason looks the same under the second
+// and the last; the fix that is shown does no harm then.
+func rejectsCA(err error) bool {
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		return true
+	}
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Err == nil {
+		return false
+	}
+	// crypto/tls does not export the type of an alert that came over TCP.
+	switch op.Err.Error() {
+	case "tls: bad record MAC", "tls: unknown certificate authority", "tls: bad certificate", "tls: unknown certificate":
+		return true
+	default:
+		return false
+	}
+}

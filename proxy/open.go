@@ -1,0 +1,220 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+
+	"sallyport/proxy/sniff"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/target"
+)
+
+var (
+	errHead       = errors.New("the request head could not be read")
+	errRejudged   = errors.New("a change of policy no longer allows it")
+	errQuiet      = errors.New("nothing was sent either way for too long")
+	errOwnAddress = errors.New("addressed to the listener itself, not redirected to it")
+	errNoName     = errors.New("TLS without a server name, on a stream that is not terminated")
+)
+
+// redirected opens a stream of the transparent listener. Where it was going
+// is a virtual address, which stands for a name, or else a bare address.
+func (r *run) redirected(ctx context.Context, st *stream) {
+	ctx = gate.WithOrigin(ctx, st.origin())
+	dst, err := r.cfg.OriginalDst(st.conn.Conn)
+	if err == nil && dst.String() == st.conn.LocalAddr().String() {
+		err = errOwnAddress
+	}
+	if err != nil {
+		_ = r.cfg.Gate.Refuse(ctx, rules.Request{Question: rules.Connect, Cell: st.cell}, rules.BadRequest, err)
+		st.abort(ctx, nil)
+		return
+	}
+	st.endpoint = target.Endpoint{Host: target.HostOfAddr(dst.Addr()), Port: dst.Port()}
+	if name, ok := r.cfg.NameOf(st.cell, dst.Addr()); ok {
+		st.endpoint.Host = target.HostOf(name)
+	}
+	r.connect(ctx, st)
+}
+
+// connect asks for a stream whose place is known, and carries it as far as
+// the answer allows. It returns when the stream is done or handed on.
+func (r *run) connect(ctx context.Context, st *stream) {
+	req := rules.Request{Question: rules.Connect, Cell: st.cell, Endpoint: st.endpoint}
+	if st.over {
+		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, req, rules.Limit, nil))
+		return
+	}
+	pass, err := r.cfg.Gate.Admit(ctx, req)
+	if err != nil {
+		r.refuseStream(ctx, st, err)
+		return
+	}
+	st.hold(ctx, pass)
+	if pass.Decision().Verdict == rules.Tunnel {
+		r.tunnel(ctx, st) // the server may speak first: no look at bytes
+		return
+	}
+	if !st.accepted(ctx) {
+		return
+	}
+	seen, err := st.peek()
+	if err != nil {
+		st.abort(ctx, err)
+		return
+	}
+	r.judgeHello(ctx, st, seen)
+}
+
+// hold makes pass the stream's own, in place of the one before it, which has
+// nothing to record: the next question tells more.
+func (st *stream) hold(ctx context.Context, pass gate.Pass) {
+	st.supersede(ctx)
+	st.pass, st.opened, st.explain = pass, true, pass.Decision().Explain
+}
+
+// supersede closes the stream's pass without a record: another tells it all.
+func (st *stream) supersede(ctx context.Context) {
+	if st.opened {
+		st.opened = false
+		st.record(st.pass.Done(ctx, gate.Outcome{Requests: 1}))
+	}
+}
+
+// abort ends a stream that cannot be told why.
+func (st *stream) abort(ctx context.Context, cause error) {
+	st.conn.reset()
+	st.finish(ctx, cause)
+}
+
+// refuseStream ends a stream that the gate refused, and recorded. Only a
+// CONNECT can be told.
+func (r *run) refuseStream(ctx context.Context, st *stream, err error) {
+	var denied *gate.DeniedError
+	if st.reply != nil && errors.As(err, &denied) {
+		st.reply.deny(st, denied)
+		_ = st.conn.Close()
+		st.finish(ctx, nil)
+		return
+	}
+	st.abort(ctx, nil)
+}
+
+// peek reads until it is known what the client speaks. What was read is put
+// back.
+func (st *stream) peek() (sniff.Result, error) {
+	if err := st.deadline(st.run.cfg.Timeouts.Peek); err != nil {
+		return sniff.Result{}, err
+	}
+	const first = 2 << 10 // holds nearly every ClientHello
+	buf := make([]byte, 0, first)
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := st.conn.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		res := sniff.Bytes(buf)
+		if res.Kind != sniff.Undecided {
+			st.conn.early = append(buf, st.conn.early...)
+			return res, st.conn.SetReadDeadline(noDeadline)
+		}
+		switch {
+		case err == nil:
+		case len(buf) > 0 && (err == io.EOF || timedOut(err)):
+			// The client said something that is not the start of anything.
+			return sniff.Result{Kind: sniff.Opaque}, nil
+		case timedOut(err):
+			return sniff.Result{}, fmt.Errorf("the client said nothing in %v", st.run.cfg.Timeouts.Peek)
+		default:
+			return sniff.Result{}, fmt.Errorf("reading the first bytes: %w", err)
+		}
+	}
+}
+
+// judgeHello asks for a stream whose first bytes are known.
+func (r *run) judgeHello(ctx context.Context, st *stream, seen sniff.Result) {
+	req := rules.Request{Question: rules.Hello, Cell: st.cell, Endpoint: st.endpoint, Protocol: rules.Opaque}
+	switch seen.Kind {
+	case sniff.TLS:
+		req.Protocol = rules.TLS
+		if !r.judgeName(ctx, st, seen) {
+			return
+		}
+	case sniff.HTTP1:
+		req.Protocol = rules.HTTP
+	}
+	if st.reason == rules.AuthorityMismatch {
+		r.inspectTLS(ctx, st) // to say so; there is nothing to ask
+		return
+	}
+	pass, err := r.cfg.Gate.Admit(ctx, req)
+	if err != nil {
+		st.supersede(ctx)
+		r.refuseStream(ctx, st, err)
+		return
+	}
+	st.hold(ctx, pass)
+	switch {
+	case pass.Decision().Verdict == rules.Tunnel:
+		if _, named := st.endpoint.Host.Name(); named && req.Protocol == rules.TLS && seen.ServerName == "" {
+			// TL-02: nothing shows for whom it is, and nobody looks inside.
+			st.reason = rules.AuthorityMismatch
+			st.abort(ctx, errNoName)
+			return
+		}
+		r.tunnel(ctx, st)
+	case req.Protocol == rules.TLS:
+		r.inspectTLS(ctx, st)
+	case req.Protocol == rules.HTTP:
+		r.inspect(ctx, st, st.conn)
+	default:
+		st.abort(ctx, errors.New("bytes of no known protocol were to be inspected"))
+	}
+}
+
+// judgeName compares the server name with the place that the stream is for.
+// On a stream that is refused anyway the client gets a certificate for
+// whatever name it asked for, or it could not read why. False: the stream
+// is over.
+func (r *run) judgeName(ctx context.Context, st *stream, seen sniff.Result) bool {
+	st.leaf, st.hello = st.endpoint.Host, seen.ServerName
+	if seen.ServerName == "" {
+		return true
+	}
+	name, err := target.ParseHost(seen.ServerName)
+	if err != nil {
+		st.supersede(ctx)
+		req := rules.Request{Question: rules.Hello, Cell: st.cell, Endpoint: st.endpoint, Protocol: rules.TLS}
+		_ = r.cfg.Gate.Refuse(ctx, req, rules.BadRequest, fmt.Errorf("server name: %w", err))
+		st.abort(ctx, nil)
+		return false
+	}
+	if name != st.endpoint.Host {
+		st.leaf = name
+		if !st.explain {
+			st.reason = rules.AuthorityMismatch
+		}
+	}
+	return true
+}
+
+// leafFor is the GetCertificate of all streams.
+func leafFor(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c, ok := h.Conn.(*clientConn)
+	if !ok {
+		return nil, errors.New("proxy: a connection that is not a stream's")
+	}
+	if h.ServerName != c.st.hello {
+		return nil, errors.New("proxy: the server name is not the one that was judged")
+	}
+	cert, err := c.st.run.cfg.Leaf(h.Context(), c.st.leaf)
+	if err != nil {
+		c.st.leafErr = err
+	}
+	return cert, err
+}

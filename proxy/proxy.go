@@ -1,0 +1,184 @@
+// Package proxy carries the streams of the cells, explicit and transparent,
+// as far as the gate admits them.
+//
+// Every stream takes one way, whichever door it came in by: ask (Connect), look
+// at the first bytes, ask again (Hello), then tunnel it or terminate it and ask
+// for every request inside (Fetch). A denied place is terminated as well, so
+// that the refusal can be said where the client reads it.
+//
+// It trusts the source address of a connection for who asks, and the gate for
+// what may be done. It trusts nothing that a sandbox sends: a name, an
+// authority or a path counts only once rules/target has read it, and only if
+// all that name a place agree. It never dials, never resolves, never holds a
+// key or a secret: that is done by the func fields of [Config], and only for a
+// gate.Pass.
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/target"
+)
+
+// Config is what a Server needs. Fields without a default are required.
+type Config struct {
+	Gate *gate.Gate
+	// CellOf tells which cell a source address proves: (*live.Table).ByAddr.
+	CellOf func(netip.Addr) (cell string, ok bool)
+	// NameOf tells which name a virtual address was handed out for in a cell.
+	NameOf func(cell string, vip netip.Addr) (target.Name, bool)
+	// Dial opens the upstream connection of a tunnel.
+	//
+	// An error of Dial or Forward that is a *gate.DeniedError is a refusal. Any
+	// other is upstream's fault; its class is what its method
+	//
+	//	ProxyStatus() string
+	//
+	// returns, if it has one: an error type of RFC 9209 section 2.3.
+	Dial func(context.Context, gate.Pass) (net.Conn, error)
+	// Forward sends an admitted request and returns the answer with its body
+	// still to be read. After 101 Switching Protocols the body is an
+	// io.ReadWriteCloser. The address dialled is told by the GotConn hook of
+	// net/http/httptrace in the request's context. It follows no redirect.
+	Forward func(context.Context, gate.Pass, *http.Request) (*http.Response, error)
+	// Leaf returns the certificate to show for a host.
+	Leaf func(context.Context, target.Host) (*tls.Certificate, error)
+	// Find tells which credentials a request holds. It reads header and URL
+	// and leaves the body alone.
+	Find func(cell string, r *http.Request) []rules.Carry
+	// Inject puts the admitted credential into the outgoing request. It is
+	// called for every admitted request, after all other changes to it. A
+	// *gate.DeniedError is a refusal with its reason; any other error refuses
+	// with broker_unavailable.
+	Inject func(context.Context, gate.Pass, *http.Request) error
+	// Internal answers requests for sallyport.internal. Default: a [Help]
+	// without a policy or denials to show.
+	Internal http.Handler
+	// Changed tells that identities or policies changed; streams that are
+	// still open are then judged again. nil: never.
+	Changed <-chan struct{}
+	// OriginalDst returns where a redirected connection was going. Default:
+	// the socket option SO_ORIGINAL_DST.
+	OriginalDst func(net.Conn) (netip.AddrPort, error)
+
+	Log      *slog.Logger
+	Now      func() time.Time // also the clock of deadlines: a real one outside of synctest
+	Limits   Limits
+	Timeouts Timeouts
+}
+
+// Limits bound what sandboxes can make the gateway hold. A zero field takes
+// its default.
+type Limits struct {
+	Conns        int // open connections, all cells together: 16384
+	ConnsPerCell int // open connections of one cell: 2048
+	HeaderBytes  int // of one request: 64 KiB
+	HeaderLines  int // of one request: 200
+	H2Streams    int // requests at once on one HTTP/2 connection: 250
+}
+
+// Timeouts bound how long a sandbox can hold a stream without using it. A
+// zero field takes its default.
+type Timeouts struct {
+	Peek      time.Duration // until the first bytes are understood: 10 s
+	Handshake time.Duration // of TLS with the client: 10 s
+	Header    time.Duration // of one request: 10 s
+	KeepAlive time.Duration // between requests: 2 min
+	// Quiet ends a stream on which no octet has passed: tunnels, WebSockets,
+	// stalled bodies: 2 h, so that an idle hour is survived.
+	Quiet time.Duration
+	Drain time.Duration // for what is in flight at shutdown: 10 s
+}
+
+func (l Limits) withDefaults() (Limits, error) {
+	for _, f := range []struct {
+		n   *int
+		def int
+	}{{&l.Conns, 16384}, {&l.ConnsPerCell, 2048}, {&l.HeaderBytes, 64 << 10}, {&l.HeaderLines, 200}, {&l.H2Streams, 250}} {
+		if *f.n < 0 {
+			return l, errors.New("proxy: a limit is negative")
+		}
+		if *f.n == 0 {
+			*f.n = f.def
+		}
+	}
+	return l, nil
+}
+
+func (t Timeouts) withDefaults() (Timeouts, error) {
+	for _, f := range []struct {
+		d   *time.Duration
+		def time.Duration
+	}{
+		{&t.Peek, 10 * time.Second}, {&t.Handshake, 10 * time.Second}, {&t.Header, 10 * time.Second},
+		{&t.KeepAlive, 2 * time.Minute}, {&t.Quiet, 2 * time.Hour}, {&t.Drain, 10 * time.Second},
+	} {
+		if *f.d < 0 {
+			return t, errors.New("proxy: a timeout is negative")
+		}
+		if *f.d == 0 {
+			*f.d = f.def
+		}
+	}
+	return t, nil
+}
+
+// Server is safe for use by many goroutines.
+type Server struct {
+	cfg     Config
+	tls     *tls.Config // shared by all terminated streams
+	buffers buffers
+
+	mu      sync.Mutex // guards the two below
+	streams map[*stream]struct{}
+	perCell map[string]int
+}
+
+// New returns a Server. It refuses an incomplete Config.
+func New(cfg Config) (*Server, error) {
+	switch {
+	case cfg.Gate == nil || cfg.CellOf == nil || cfg.NameOf == nil:
+		return nil, errors.New("proxy: gate, cells and names are required")
+	case cfg.Dial == nil || cfg.Forward == nil || cfg.Leaf == nil:
+		return nil, errors.New("proxy: dial, forward and leaf are required")
+	case cfg.Find == nil || cfg.Inject == nil:
+		return nil, errors.New("proxy: find and inject are required")
+	case cfg.Log == nil || cfg.Now == nil:
+		return nil, errors.New("proxy: log and clock are required")
+	}
+	var err error
+	if cfg.Limits, err = cfg.Limits.withDefaults(); err != nil {
+		return nil, err
+	}
+	if cfg.Timeouts, err = cfg.Timeouts.withDefaults(); err != nil {
+		return nil, err
+	}
+	if cfg.Internal == nil {
+		cfg.Internal = &Help{}
+	}
+	if cfg.OriginalDst == nil {
+		cfg.OriginalDst = originalDst
+	}
+	s := &Server{cfg: cfg, streams: make(map[*stream]struct{}), perCell: make(map[string]int)}
+	s.tls = &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// http/1.0 is what curl -0 offers; without it crypto/tls refuses.
+		NextProtos:     []string{"h2", "http/1.1", "http/1.0"},
+		GetCertificate: leafFor,
+		// The client is a sandbox on this machine and the wire between us an
+		// isolated bridge: post-quantum secrecy would protect nothing here and
+		// cost 8 % of a handshake.
+		CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384},
+	}
+	return s, nil
+}

@@ -1,0 +1,223 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"sallyport/rules"
+	"sallyport/rules/gate"
+)
+
+// RoundTrip implements http.RoundTripper for httputil.ReverseProxy: the last
+// changes, the credential, and out.
+func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
+	x.prepare(out)
+	ctx := out.Context()
+	if err := x.cfg.Inject(ctx, x.pass, out); err != nil {
+		var denied *gate.DeniedError
+		if !errors.As(err, &denied) {
+			err = &gate.DeniedError{Reason: rules.BrokerUnavailable, ID: x.pass.ID(), Decision: x.pass.Decision(), Err: err}
+		}
+		return nil, err
+	}
+	resp, err := x.cfg.Forward(ctx, x.pass, out)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.receive(resp); err != nil {
+		return nil, errors.Join(err, resp.Body.Close())
+	}
+	return resp, nil
+}
+
+// prepare makes of the clone that ReverseProxy made the request that was
+// admitted, octet by octet.
+func (x *exchange) prepare(out *http.Request) {
+	out.URL, out.Host, out.RequestURI = x.url(), x.form.endpoint.Authority(defaultPort(x.secure)), ""
+	out.Trailer = nil
+	if out.Body != nil {
+		body := &requestBody{ReadCloser: out.Body, x: x}
+		for name := range x.in.Trailer {
+			if trailerAllowed(name) {
+				if out.Trailer == nil {
+					out.Trailer = make(http.Header)
+				}
+				out.Trailer[name] = nil
+			}
+		}
+		body.trailer = out.Trailer
+		out.Body = body
+	}
+	// ReverseProxy has put a trace of its own, made for this request, into the
+	// context; adding to it saves composing two by reflection.
+	if t := httptrace.ContextClientTrace(out.Context()); t != nil {
+		t.GotConn = x.gotConn
+	}
+}
+
+// url writes the place and the path as they were judged.
+func (x *exchange) url() *url.URL {
+	u := &url.URL{
+		Scheme: schemeOf(x.secure), Host: x.form.endpoint.Authority(defaultPort(x.secure)),
+		RawQuery: x.form.query,
+	}
+	path := x.form.path.String()
+	if plain, err := url.PathUnescape(path); err == nil {
+		u.Path = plain
+		if plain != path {
+			u.RawPath = path
+		}
+		if u.EscapedPath() == path {
+			return u
+		}
+	}
+	if strings.HasPrefix(path, "//") {
+		return u // cannot be sent as it was judged: Forward refuses it
+	}
+	u.Path, u.RawPath, u.Opaque = "", "", path
+	return u
+}
+
+func (x *exchange) gotConn(i httptrace.GotConnInfo) {
+	if t, ok := i.Conn.RemoteAddr().(*net.TCPAddr); ok {
+		a := t.AddrPort()
+		a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+		x.addr.Store(&a)
+	}
+}
+
+// receive looks at upstream's answer before the sandbox gets it.
+func (x *exchange) receive(resp *http.Response) error {
+	cleanResponse(resp.Header)
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		return x.switchProtocols(resp)
+	}
+	x.known = resp.ContentLength >= 0
+	resp.Body = &responseBody{ReadCloser: resp.Body, x: x, resp: resp}
+	return nil
+}
+
+// failed is the ErrorHandler of all requests: httputil could not send one, or
+// got no answer.
+func failed(w http.ResponseWriter, _ *http.Request, err error) {
+	if x, ok := w.(*exchange); ok {
+		x.failed(err)
+	}
+}
+
+func (x *exchange) failed(err error) {
+	if errors.Is(err, errSwitched) {
+		return
+	}
+	x.err = err
+	if bad := x.badBody.Load(); bad != nil {
+		x.err, x.reason = *bad, rules.BadRequest
+		x.in.Close = true
+		x.answer(denialOf(&gate.DeniedError{Reason: rules.BadRequest, ID: x.pass.ID(), Decision: x.pass.Decision()}, x.st.cell, x.subject()))
+		return
+	}
+	if x.ctx.Err() != nil || x.st.hijacked.Load() {
+		panic(http.ErrAbortHandler) // nobody is left to be told
+	}
+	x.reason = refusedBy(err)
+	var denied *gate.DeniedError
+	if errors.As(err, &denied) {
+		x.answer(denialOf(&gate.DeniedError{Reason: denied.Reason, ID: x.pass.ID(), Decision: denied.Decision}, x.st.cell, x.subject()))
+		return
+	}
+	x.answer(faultOf(err, x.pass, x.subject()))
+}
+
+// Header implements http.ResponseWriter.
+func (x *exchange) Header() http.Header { return x.w.Header() }
+
+// WriteHeader implements http.ResponseWriter, also for 1xx answers. 100
+// Continue is not passed on: our server says it when upstream begins to read
+// the body.
+func (x *exchange) WriteHeader(code int) {
+	if code >= 200 {
+		x.status = code
+		x.w.WriteHeader(code)
+		return
+	}
+	if code != http.StatusContinue {
+		cleanResponse(x.w.Header())
+		x.w.WriteHeader(code)
+	}
+}
+
+// Write implements http.ResponseWriter. An answer with a length is flushed
+// as it comes, too: the last piece would be at the end of the request anyway.
+func (x *exchange) Write(b []byte) (int, error) {
+	n, err := x.w.Write(b)
+	x.received += int64(n)
+	if err == nil && x.known {
+		err = x.FlushError()
+	}
+	if err != nil && x.err == nil {
+		x.err = fmt.Errorf("answering the client: %w", err)
+	}
+	return n, err
+}
+
+// FlushError is what http.ResponseController looks for.
+func (x *exchange) FlushError() error {
+	if f, ok := x.w.(interface{ FlushError() error }); ok {
+		return f.FlushError()
+	}
+	return http.ErrNotSupported
+}
+
+// Unwrap gives http.ResponseController the rest.
+func (x *exchange) Unwrap() http.ResponseWriter { return x.w }
+
+// requestBody counts what is sent upstream, and passes on the trailer that
+// may be passed on.
+type requestBody struct {
+	io.ReadCloser
+	x       *exchange
+	trailer http.Header
+}
+
+// Read implements io.Reader.
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.x.sent.Add(int64(n))
+	switch {
+	case err == io.EOF:
+		for name := range b.trailer {
+			b.trailer[name] = b.x.in.Trailer[name]
+		}
+	case err != nil && !errors.Is(err, http.ErrBodyReadAfterClose):
+		err = fmt.Errorf("reading the request's body: %w", err)
+		b.x.badBody.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// responseBody notices a body that ends before its time, and a trailer that
+// is not upstream's to set.
+type responseBody struct {
+	io.ReadCloser
+	x    *exchange
+	resp *http.Response
+}
+
+// Read implements io.Reader.
+func (b *responseBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err == io.EOF:
+		cleanResponse(b.resp.Trailer)
+	case err != nil && b.x.err == nil:
+		b.x.err = fmt.Errorf("reading the answer: %w", err)
+	}
+	return n, err
+}

@@ -1,0 +1,247 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/target"
+)
+
+// stream is one connection of a sandbox, from accept to close.
+type stream struct {
+	run    *run
+	conn   *clientConn
+	cell   string
+	client string // source address, for the log
+
+	// Set while the stream is being opened, by one goroutine, and read after.
+	endpoint target.Endpoint // zero while an explicit client has not said
+	pass     gate.Pass       // of the stream's last question
+	opened   bool            // pass is to be closed
+	explain  bool            // the place is denied; say so inside
+	reason   rules.Reason    // with which every request inside is refused, "" for none
+	leaf     target.Host     // whom to be, in TLS
+	hello    string          // the server name that was judged
+	leafErr  error           // why there is no certificate
+	secure   bool            // terminated TLS
+	h2       bool
+	reply    *connectReply // answers a CONNECT that was not answered yet
+
+	over     bool         // beyond a limit: refuse whatever comes
+	requests atomic.Int32 // that were judged
+	heads    atomic.Int32 // HTTP/1 request heads begun, understood or not
+	hijacked atomic.Bool  // a WebSocket, or a CONNECT's tunnel
+	quiet    int          // sweeps without use; of the sweeper alone
+
+	mu     sync.Mutex // guards the two below
+	passes []gate.Pass
+	why    error // why it was cut
+
+	once sync.Once
+}
+
+// newStream registers a connection; false means that it is refused and closed:
+// far too many are open.
+func (r *run) newStream(c net.Conn) (*stream, bool) {
+	st := &stream{run: r, client: c.RemoteAddr().String()}
+	st.conn = &clientConn{Conn: c, st: st}
+	st.cell, _ = r.cfg.CellOf(source(c).Addr()) // an unknown cell is refused by the gate
+	l := r.cfg.Limits
+	r.mu.Lock()
+	n := r.perCell[st.cell]
+	st.over = n >= l.ConnsPerCell || len(r.streams) >= l.Conns
+	// Connections over the limit are told so, but not without a limit.
+	full := n >= l.ConnsPerCell+l.ConnsPerCell/8+8 || len(r.streams) >= l.Conns+l.Conns/8+8
+	if !full {
+		r.streams[st] = struct{}{}
+		r.perCell[st.cell]++
+		r.open.Add(1)
+	}
+	r.mu.Unlock()
+	if full {
+		st.conn.reset()
+		return nil, false
+	}
+	return st, true
+}
+
+// each calls f for every stream; f does not block.
+func (s *Server) each(f func(*stream)) {
+	s.mu.Lock()
+	all := make([]*stream, 0, len(s.streams))
+	for st := range s.streams {
+		all = append(all, st)
+	}
+	s.mu.Unlock()
+	for _, st := range all {
+		f(st)
+	}
+}
+
+// streamOf returns the stream of a connection that net/http has.
+func streamOf(c net.Conn) *stream {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	if cc, ok := c.(*clientConn); ok {
+		return cc.st
+	}
+	panic("proxy: a connection that is not a stream's")
+}
+
+// origin is what records say about the way.
+func (st *stream) origin() gate.Origin {
+	o := gate.Origin{Listener: st.run.listener, Client: source(st.conn)}
+	switch {
+	case st.h2:
+		o.Proto = "h2"
+	case st.secure:
+		o.Proto = "h1"
+	}
+	return o
+}
+
+// httpState follows what net/http does with the connection.
+func (st *stream) httpState(ctx context.Context, state http.ConnState) {
+	switch state {
+	case http.StateActive:
+		if !st.h2 {
+			st.heads.Add(1)
+		}
+	case http.StateHijacked:
+		st.hijacked.Store(true)
+	case http.StateClosed:
+		st.finish(gate.WithOrigin(ctx, st.origin()), nil)
+	}
+}
+
+// finish ends the stream: once, whoever comes first. A request head that
+// net/http refused by itself is recorded here, since no handler saw it.
+func (st *stream) finish(ctx context.Context, cause error) {
+	st.once.Do(func() {
+		_ = st.conn.Close()
+		judged := st.requests.Load()
+		if !st.h2 && st.heads.Load() > judged && !st.hijacked.Load() {
+			st.refuseHead(ctx)
+			judged++
+		}
+		if st.opened {
+			st.record(st.pass.Done(ctx, gate.Outcome{Reason: st.reason, Err: st.because(cause), Requests: int(judged)}))
+		}
+		st.run.forget(st)
+	})
+}
+
+// refuseHead records a request that could not be read. That of a stream that is
+// refused anyway is told by the stream's own record.
+func (st *stream) refuseHead(ctx context.Context) {
+	req := rules.Request{Question: rules.Fetch, Cell: st.cell, Endpoint: st.endpoint, Secure: st.secure}
+	_ = st.run.cfg.Gate.Refuse(ctx, req, rules.BadRequest, errHead) // the error is the refusal itself
+}
+
+// record logs that a closing record could not be written. There is nobody
+// left to refuse; the next Admit will be.
+func (st *stream) record(err error) {
+	if err != nil {
+		st.run.cfg.Log.Error("closing record not written", "err", err, "cell", st.cell, "to", st.endpoint.String())
+	}
+}
+
+func (r *run) forget(st *stream) {
+	r.mu.Lock()
+	delete(r.streams, st)
+	if r.perCell[st.cell]--; r.perCell[st.cell] <= 0 {
+		delete(r.perCell, st.cell)
+	}
+	r.mu.Unlock()
+	r.open.Done()
+}
+
+// cut ends the stream from outside.
+func (st *stream) cut(why error) {
+	st.mu.Lock()
+	if st.why == nil {
+		st.why = why
+	}
+	st.mu.Unlock()
+	st.conn.reset()
+}
+
+// because returns why the stream was cut, or else err.
+func (st *stream) because(err error) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.why != nil {
+		return st.why
+	}
+	return err
+}
+
+// track has p judged again when policies change, until untrack.
+func (st *stream) track(p gate.Pass) {
+	st.mu.Lock()
+	st.passes = append(st.passes, p)
+	st.mu.Unlock()
+}
+
+func (st *stream) untrack(p gate.Pass) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if i := slices.Index(st.passes, p); i >= 0 {
+		st.passes = slices.Delete(st.passes, i, i+1)
+	}
+}
+
+// holds asks the present policy about everything that is open on the stream.
+func (st *stream) holds() bool {
+	st.mu.Lock()
+	passes := append([]gate.Pass(nil), st.passes...)
+	st.mu.Unlock()
+	for _, p := range passes {
+		// A pass that was closed meanwhile needs no permission any more.
+		if p.Valid() && !st.run.cfg.Gate.Recheck(p) && p.Valid() {
+			return false
+		}
+	}
+	return true
+}
+
+// watch judges open streams again when policies change, and ends those that
+// have been quiet for too long, until stop is closed.
+func (r *run) watch(stop <-chan struct{}) {
+	const sweeps = 8
+	tick := time.NewTicker(max(r.cfg.Timeouts.Quiet/sweeps, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-r.cfg.Changed:
+			r.each(func(st *stream) {
+				if !st.holds() {
+					st.cut(errRejudged)
+				}
+			})
+		case <-tick.C:
+			r.each(func(st *stream) {
+				if st.run != r {
+					return
+				}
+				if st.quiet++; st.conn.active.Swap(false) {
+					st.quiet = 0
+				}
+				if st.quiet >= sweeps {
+					st.cut(errQuiet)
+				}
+			})
+		}
+	}
+}

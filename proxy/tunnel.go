@@ -1,0 +1,206 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"sallyport/rules/gate"
+)
+
+// tunnel carries a stream's bytes as they are, by the stream's own pass.
+func (r *run) tunnel(ctx context.Context, st *stream) {
+	pass := st.pass
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	st.opened = false // closed here, with all that there is to tell
+	st.track(pass)
+	out := gate.Outcome{}
+	defer func() {
+		st.untrack(pass)
+		out.Err = st.because(out.Err)
+		st.record(pass.Done(ctx, out))
+		st.finish(ctx, nil)
+	}()
+	up, err := r.cfg.Dial(ctx, pass)
+	if err != nil {
+		out.Err, out.Reason = err, refusedBy(err)
+		st.failed(pass, err)
+		return
+	}
+	defer up.Close()
+	out.Addr = remote(up)
+	if !st.accepted(ctx) {
+		return
+	}
+	out.Sent, out.Received, out.Err = relay(end{st.conn, st.conn.touch}, st.conn.takeEarly(), up, &r.buffers)
+}
+
+func remote(c net.Conn) netip.AddrPort {
+	if t, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		return t.AddrPort()
+	}
+	return netip.AddrPort{}
+}
+
+// relay copies both ways, beginning with what the client sent early, until
+// both ends have ended or one has failed.
+func relay(client end, early []byte, up io.ReadWriteCloser, pool *buffers) (sent, received int64, err error) {
+	var there, back error
+	fail := func() {
+		_ = client.Close()
+		_ = up.Close()
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if received, back = pipe(client.Conn, up, client.touch, pool); back != nil {
+			fail()
+		}
+	})
+	if len(early) > 0 {
+		var n int
+		n, there = up.Write(early)
+		sent = int64(n)
+	}
+	if there == nil {
+		var n int64
+		n, there = pipe(up, client.Conn, client.touch, pool)
+		sent += n
+	}
+	if there != nil {
+		fail()
+	}
+	wg.Wait()
+	return sent, received, firstCause(there, back)
+}
+
+// firstCause drops the error that closing the other direction made.
+func firstCause(errs ...error) error {
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+	}
+	return nil
+}
+
+// pipe copies from src to dst, and then passes the end on. While nothing
+// comes from a socket it holds no buffer: an idle tunnel costs two sockets and
+// two stacks.
+func pipe(dst io.Writer, src io.Reader, touch func(), pool *buffers) (n int64, err error) {
+	bare := src
+	if c, ok := bare.(*clientConn); ok {
+		bare = c.Conn
+	}
+	sys, ok := bare.(syscall.Conn)
+	if !ok {
+		return pipeSimply(dst, src, pool)
+	}
+	raw, err := sys.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	for {
+		buf, k, err := readWhenReady(raw, pool)
+		if k > 0 {
+			touch()
+			var w int
+			w, err = dst.Write(buf[:k])
+			n += int64(w)
+		}
+		if buf != nil {
+			pool.Put(buf)
+		}
+		switch {
+		case err == io.EOF:
+			return n, closeWrite(dst)
+		case err != nil:
+			return n, err
+		}
+	}
+}
+
+// readWhenReady reads what has come, into a buffer that it takes only then.
+// The caller puts the buffer back.
+func readWhenReady(raw syscall.RawConn, pool *buffers) (buf []byte, n int, err error) {
+	var inner error
+	err = raw.Read(func(fd uintptr) bool {
+		if buf == nil {
+			buf = pool.Get()
+		}
+		for {
+			n, inner = unix.Read(int(fd), buf)
+			if inner != unix.EINTR {
+				break
+			}
+		}
+		if inner == unix.EAGAIN {
+			pool.Put(buf)
+			buf, n = nil, 0
+			return false
+		}
+		return true
+	})
+	switch {
+	case err != nil:
+		return buf, 0, err
+	case inner != nil:
+		return buf, 0, inner
+	case n == 0:
+		return buf, 0, io.EOF
+	}
+	return buf, n, nil
+}
+
+// pipeSimply is pipe for what is not a socket: it waits with a small buffer,
+// and takes a large one while that is filled.
+func pipeSimply(dst io.Writer, src io.Reader, pool *buffers) (n int64, err error) {
+	small := make([]byte, 4<<10)
+	buf := small
+	back := func() {
+		if len(buf) == bufferSize {
+			pool.Put(buf)
+		}
+	}
+	defer func() { back() }()
+	for {
+		k, err := src.Read(buf)
+		if k > 0 {
+			w, werr := dst.Write(buf[:k])
+			n += int64(w)
+			if werr != nil {
+				return n, werr
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return n, closeWrite(dst)
+		case err != nil:
+			return n, err
+		case k == len(small) && len(buf) == len(small):
+			buf = pool.Get()
+		case k < len(small) && len(buf) != len(small):
+			back()
+			buf = small
+		}
+	}
+}
+
+func closeWrite(w io.Writer) (err error) {
+	switch c := w.(type) {
+	case interface{ CloseWrite() error }:
+		err = c.CloseWrite()
+	case io.Closer:
+		err = c.Close()
+	}
+	if errors.Is(err, syscall.ENOTCONN) {
+		return nil // it was gone already
+	}
+	return err
+}
