@@ -70,6 +70,9 @@ func (d *Dialer) addresses(ctx context.Context, p gate.Pass) ([]netip.Addr, erro
 // interleave orders addresses by RFC 8305 section 4: the families alternate,
 // IPv6 first, each in the order of the answer.
 func interleave(addrs []netip.Addr) []netip.Addr {
+	if len(addrs) == 1 {
+		return addrs
+	}
 	var four, six []netip.Addr
 	for _, a := range addrs {
 		if a.Is4() {

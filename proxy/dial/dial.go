@@ -6,7 +6,7 @@
 // of the answer is put to the policy, one bad address refuses the whole
 // answer, and a vetted address is the one that is dialled. Upstream TLS is
 // always verified for the name that was admitted. Connections are pooled for
-// one cell, run, policy and rule, and never shared beyond.
+// one cell, run and policy, and every request is vetted anew, pooled or not.
 //
 // It trusts the gate's passes and its own configuration. It never trusts a
 // DNS answer, a request's own Host or URL, or the environment; it never
@@ -127,19 +127,19 @@ func New(cfg Config) (*Dialer, error) {
 // is the connection's RemoteAddr. A refusal of the resolved address is a
 // [*gate.DeniedError], every other failure an [*Error].
 func (d *Dialer) Dial(ctx context.Context, p gate.Pass) (net.Conn, error) {
-	c, err := d.dial(ctx, p)
+	addrs, err := d.vetted(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.connect(ctx, addrs, p.Request().Endpoint.Port)
 	if err != nil {
 		return nil, err // not a nil *net.TCPConn in an interface
 	}
 	return c, nil
 }
 
-func (d *Dialer) dial(ctx context.Context, p gate.Pass) (*net.TCPConn, error) {
-	addrs, err := d.vetted(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	port := p.Request().Endpoint.Port
+// connect opens a connection to one of addrs, which are vetted.
+func (d *Dialer) connect(ctx context.Context, addrs []netip.Addr, port uint16) (*net.TCPConn, error) {
 	to := make([]netip.AddrPort, len(addrs))
 	for i, a := range addrs {
 		to[i] = netip.AddrPortFrom(a, port)

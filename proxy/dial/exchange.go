@@ -69,7 +69,7 @@ func exchangeOne(ctx context.Context, server netip.AddrPort, q *dns.Msg) (*dns.M
 	if err != nil || !m.Truncated {
 		return m, err
 	}
-	t, err := connect(ctx, server)
+	t, err := connectOne(ctx, server)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 
@@ -22,7 +23,7 @@ import (
 // an error. Header and body are req's. The address that was dialled is told
 // by a net/http/httptrace GotConn hook in ctx. Errors are as of [Dialer.Dial].
 func (d *Dialer) Forward(ctx context.Context, p gate.Pass, req *http.Request) (*http.Response, error) {
-	out, err := outgoing(ctx, p, req)
+	out, addrs, err := d.outgoing(ctx, p, req)
 	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // as a RoundTripper must, also on error
@@ -30,7 +31,7 @@ func (d *Dialer) Forward(ctx context.Context, p gate.Pass, req *http.Request) (*
 		return nil, err
 	}
 	to := p.Request().Endpoint.String()
-	pool := d.poolFor(p)
+	pool := d.poolFor(p, addrs)
 	resp, err := pool.transport.RoundTrip(out)
 	pool.settle()
 	if err != nil {
@@ -44,31 +45,42 @@ func (d *Dialer) Forward(ctx context.Context, p gate.Pass, req *http.Request) (*
 	return resp, nil
 }
 
-type passKey struct{}
+// ticket goes with a request through net/http to the dial that it may lead to.
+type ticket struct {
+	pass  gate.Pass
+	addrs []netip.Addr // vetted for pass
+}
 
-// outgoing makes the request that is sent: it can only be the one admitted.
-func outgoing(ctx context.Context, p gate.Pass, req *http.Request) (*http.Request, error) {
+type ticketKey struct{}
+
+// outgoing makes the request that is sent, which can only be the one admitted,
+// and vets where it goes. This is done for every request, whether or not a
+// connection for it is open: what one may reach, another may not.
+func (d *Dialer) outgoing(ctx context.Context, p gate.Pass, req *http.Request) (*http.Request, []netip.Addr, error) {
 	r := p.Request()
-	bad := func(status, why string) (*http.Request, error) {
-		return nil, &Error{Op: "requesting", To: r.Endpoint.String(), Status: status, Err: errors.New(why)}
-	}
+	to := r.Endpoint.String()
 	switch {
 	case !p.Dialable() || r.Question != rules.Fetch:
-		return nil, &Error{Op: "requesting", Status: statusInternal, Err: ErrNoPass}
+		return nil, nil, &Error{Op: "requesting", Status: statusInternal, Err: ErrNoPass}
 	case req.Method != r.Method:
-		return nil, &Error{Op: "requesting", To: r.Endpoint.String(), Status: statusInternal,
+		return nil, nil, &Error{Op: "requesting", To: to, Status: statusInternal,
 			Err: fmt.Errorf("method %q was not the one admitted: %w", req.Method, ErrNoPass)}
 	case !upgradeKnown(req.Header):
-		return bad(statusRequest, "WebSocket is the only upgrade there is")
+		return nil, nil, &Error{Op: "requesting", To: to, Status: statusRequest,
+			Err: errors.New("WebSocket is the only upgrade there is")}
 	}
 	u, err := admittedURL(r)
 	if err != nil {
-		return bad(statusRequest, err.Error())
+		return nil, nil, &Error{Op: "requesting", To: to, Status: statusRequest, Err: err}
 	}
-	out := req.WithContext(context.WithValue(ctx, passKey{}, p))
+	addrs, err := d.vetted(ctx, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	out := req.WithContext(context.WithValue(ctx, ticketKey{}, &ticket{p, addrs}))
 	out.URL, out.Host, out.RequestURI = u, u.Host, ""
 	out.Close = false // the client's wish is about its own connection
-	return out, nil
+	return out, addrs, nil
 }
 
 // upgradeKnown reports whether h asks for no upgrade or for WebSocket, which
@@ -111,18 +123,24 @@ func admittedURL(r rules.Request) (*url.URL, error) {
 }
 
 // dialPooled opens a connection for a transport. net/http detaches a dial
-// from the request that asked for it, so that it may outlive that request;
-// the request's pass, kept in ctx, must still hold when the dial begins.
+// from the request that asked for it, so that it may outlive that request; the
+// request's pass must still hold when the dial begins. The addresses are those
+// that were vetted: nothing is looked up again.
 func (d *Dialer) dialPooled(ctx context.Context, _, addr string) (net.Conn, error) {
-	p, ok := ctx.Value(passKey{}).(gate.Pass)
-	if !ok {
+	t, ok := ctx.Value(ticketKey{}).(*ticket)
+	if !ok || !t.pass.Dialable() {
 		return nil, &Error{Op: "dialling", To: addr, Status: statusInternal, Err: ErrNoPass}
 	}
-	if want := p.Request().Endpoint.String(); p.Valid() && addr != want {
+	end := t.pass.Request().Endpoint
+	if addr != end.String() {
 		return nil, &Error{Op: "dialling", To: addr, Status: statusInternal,
-			Err: fmt.Errorf("the pass is for %s: %w", want, ErrNoPass)}
+			Err: fmt.Errorf("the pass is for %v: %w", end, ErrNoPass)}
 	}
-	return d.Dial(ctx, p)
+	c, err := d.connect(ctx, t.addrs, end.Port)
+	if err != nil {
+		return nil, err // not a nil *net.TCPConn in an interface
+	}
+	return c, nil
 }
 
 func isDenied(err error) bool {

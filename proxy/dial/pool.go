@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +17,7 @@ import (
 )
 
 const (
+	poolsPerCell  = 64        // sets of addresses
 	idlePerHost   = 64        // net/http's own 2 costs a handshake for most requests of a busy client
 	idlePerPool   = 256       // all hosts of one pool
 	sessions      = 64        // TLS sessions kept for resumption, per pool
@@ -25,15 +28,19 @@ const (
 	continueWait = time.Second
 )
 
-// poolKey is what a pooled connection was admitted under. The rule is part of
-// it because a rule may open address ranges (cidrs) that another, for the same
-// host, does not: a connection made under one is no proof for the other.
-type poolKey struct{ cell, run, policy, scope, rule string }
+// poolKey is what pooled connections have in common. The addresses are part of
+// it because a rule may open or deny some: a request is carried by no other
+// connection than one to an address that was vetted for itself.
+type poolKey struct {
+	cell, run, policy string
+	addrs             [maxTried]netip.Addr // sorted
+}
 
 // pool is the connections of one key. net/http separates them further by
 // scheme, host and port.
 type pool struct {
 	transport *http.Transport
+	used      uint64      // when, on the clock of pools; guarded by its mutex
 	gone      atomic.Bool // dropped: what becomes idle is closed
 }
 
@@ -46,37 +53,55 @@ func (p *pool) settle() {
 
 // pools holds the pools in use, by cell. The zero pools is empty and ready.
 type pools struct {
-	mu     sync.Mutex // guards byCell
+	mu     sync.Mutex // guards all below
 	byCell map[string]map[poolKey]*pool
+	clock  uint64
 }
 
-// poolFor returns the pool of p, made if need be. A cell that comes with
-// another run or policy loses the pools of the one before.
-func (d *Dialer) poolFor(p gate.Pass) *pool {
-	id, dec := p.Identity(), p.Decision()
-	key := poolKey{id.Cell, id.Run, dec.Policy, dec.Scope, dec.Rule}
+// poolFor returns the pool of p, made if need be.
+func (d *Dialer) poolFor(p gate.Pass, addrs []netip.Addr) *pool {
+	id := p.Identity()
+	key := poolKey{cell: id.Cell, run: id.Run, policy: p.Decision().Policy}
+	slices.SortFunc(key.addrs[:copy(key.addrs[:], addrs)], netip.Addr.Compare)
 	d.pools.mu.Lock()
 	defer d.pools.mu.Unlock()
+	d.pools.clock++
 	cell := d.pools.byCell[key.cell]
-	if pl, ok := cell[key]; ok {
-		return pl
-	}
-	if cell == nil {
-		cell = map[poolKey]*pool{}
-		if d.pools.byCell == nil {
-			d.pools.byCell = map[string]map[poolKey]*pool{}
+	pl, ok := cell[key]
+	if !ok {
+		if cell == nil {
+			cell = map[poolKey]*pool{}
+			if d.pools.byCell == nil {
+				d.pools.byCell = map[string]map[poolKey]*pool{}
+			}
+			d.pools.byCell[key.cell] = cell
 		}
-		d.pools.byCell[key.cell] = cell
+		makeRoom(cell, key)
+		pl = &pool{transport: d.transport()}
+		cell[key] = pl
 	}
-	for k, old := range cell {
-		if k.run != key.run || k.policy != key.policy {
-			delete(cell, k)
-			old.drop()
-		}
-	}
-	pl := &pool{transport: d.transport()}
-	cell[key] = pl
+	pl.used = d.pools.clock
 	return pl
+}
+
+// makeRoom drops the pools of a run or policy that key is not of, and the one
+// unused for the longest time if there are too many.
+func makeRoom(cell map[poolKey]*pool, key poolKey) {
+	var oldest *pool
+	var at poolKey
+	for k, pl := range cell {
+		switch {
+		case k.run != key.run || k.policy != key.policy:
+			delete(cell, k)
+			pl.drop()
+		case oldest == nil || pl.used < oldest.used:
+			oldest, at = pl, k
+		}
+	}
+	if len(cell) >= poolsPerCell {
+		delete(cell, at)
+		oldest.drop()
+	}
 }
 
 // Forget drops the pooled connections of a cell. Those in use end with their

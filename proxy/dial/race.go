@@ -17,7 +17,7 @@ var socket = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 	Enable: true, Idle: time.Minute, Interval: -1, Count: -1,
 }}
 
-func connect(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
+func connectOne(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	return socket.DialTCP(ctx, "tcp", netip.AddrPort{}, to)
 }
 
@@ -31,7 +31,7 @@ type attempt struct {
 // under way any more.
 func race(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, error) {
 	if len(addrs) == 1 {
-		c, err := connect(ctx, addrs[0])
+		c, err := connectOne(ctx, addrs[0])
 		if err != nil {
 			return nil, connectError(addrs[0].String(), err)
 		}
@@ -45,7 +45,7 @@ func race(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, error) {
 		to := addrs[next]
 		next, pending = next+1, pending+1
 		go func() {
-			c, err := connect(ctx, to)
+			c, err := connectOne(ctx, to)
 			if err != nil {
 				err = connectError(to.String(), err)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"strconv"
@@ -81,12 +82,17 @@ func (r *resolver) ask(ctx context.Context, name target.Name) ([]netip.Addr, err
 	v4 := <-four
 
 	addrs := append(v4.addrs, six.addrs...)
-	ttl := min(v4.ttl, six.ttl)
 	if len(addrs) > 0 {
-		// A family that could not be asked for is not dialled, so it need not
-		// be vetted; it is asked for again soon.
-		if v4.err != nil || six.err != nil {
-			ttl = 0
+		ttl := maxTTL
+		for _, f := range []family{v4, six} {
+			switch {
+			case len(f.addrs) > 0:
+				ttl = min(ttl, f.ttl)
+			case f.err != nil:
+				// What could not be asked for is not dialled, so it need not be
+				// vetted; it is asked for again soon.
+				ttl = 0
+			}
 		}
 		r.cache.put(name, addrs, nil, r.now(), clamp(ttl, maxTTL))
 		return addrs, nil
@@ -101,7 +107,7 @@ func (r *resolver) ask(ctx context.Context, name target.Name) ([]netip.Addr, err
 	}
 	err = resolveError(name, err)
 	if final {
-		r.cache.put(name, nil, err, r.now(), clamp(ttl, maxNegativeTTL))
+		r.cache.put(name, nil, err, r.now(), clamp(min(v4.ttl, six.ttl), maxNegativeTTL))
 	}
 	return nil, err
 }
@@ -178,7 +184,7 @@ func read(m *dns.Msg, name target.Name, qtype uint16) answer {
 			default:
 				continue
 			}
-			a.ttl = min(a.ttl, time.Duration(h.Ttl)*time.Second)
+			a.ttl = min(a.ttl, seconds(h.Ttl))
 		}
 		if len(a.addrs) > 0 || a.err != nil || alias == nil {
 			return a
@@ -188,7 +194,7 @@ func read(m *dns.Msg, name target.Name, qtype uint16) answer {
 			a.err = fmt.Errorf("alias: %w", err)
 			return a
 		}
-		a.last, a.ttl = next, min(a.ttl, time.Duration(alias.Hdr.Ttl)*time.Second)
+		a.last, a.ttl = next, min(a.ttl, seconds(alias.Hdr.Ttl))
 	}
 	a.err = errors.New("too many aliases")
 	return a
@@ -206,11 +212,19 @@ func (a *answer) add(ip []byte, asked bool) {
 	}
 }
 
+// seconds reads a TTL; one with the sign bit set is zero (RFC 2181 section 8).
+func seconds(ttl uint32) time.Duration {
+	if ttl > math.MaxInt32 {
+		return 0
+	}
+	return time.Duration(ttl) * time.Second
+}
+
 // negativeTTL is how long it holds that there is nothing: RFC 2308 section 5.
 func negativeTTL(m *dns.Msg) time.Duration {
 	for _, rr := range m.Ns {
 		if soa, ok := rr.(*dns.SOA); ok {
-			return time.Duration(min(soa.Minttl, soa.Hdr.Ttl)) * time.Second
+			return min(seconds(soa.Minttl), seconds(soa.Hdr.Ttl))
 		}
 	}
 	return 0
