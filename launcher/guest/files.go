@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"archive/tar"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -72,8 +73,12 @@ func (g *guest) export(ctx context.Context) Done {
 		return Done{Error: err.Error()}
 	}
 	defer root.Close()
-	skipped, err := Pack(ctx, g.out.stream(kindExport), root, g.spec.Bounds, false)
+	w := tar.NewWriter(g.out.stream(kindExport))
+	skipped, err := Pack(ctx, w, root, g.spec.Bounds, false)
 	done := Done{Skipped: skipped}
+	if err == nil {
+		err = w.Close()
+	}
 	if err != nil {
 		done.Error = err.Error()
 	}

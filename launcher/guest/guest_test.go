@@ -251,7 +251,7 @@ func TestHostGone(t *testing.T) {
 		spec := base("sleep", "600")
 		spec.Input = input
 		ctx, cancel := context.WithCancel(t.Context())
-		out, err := guest.Talk(ctx, r, w, guest.Job{Spec: spec, Input: bytes.NewReader(make([]byte, 1<<20)), Started: cancel})
+		out, err := guest.Talk(ctx, r, w, guest.Job{Spec: spec, Input: bytes.NewReader(make([]byte, 1<<20)), Started: func(time.Duration) { cancel() }})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("Talk = %v, want canceled", err)
 		}
@@ -282,9 +282,7 @@ func TestFiles(t *testing.T) {
 	h := talk(t, guest.Job{
 		Spec: spec,
 		Files: func(w io.Writer) error {
-			root := openRoot(t, in)
-			_, err := guest.Pack(t.Context(), w, root, spec.Bounds, true)
-			return err
+			return pack(t, w, in, spec.Bounds)
 		},
 		Export: func(r io.Reader) (err error) {
 			files, err = guest.Unpack(r, openRoot(t, out), spec.Bounds, false)
@@ -317,15 +315,13 @@ func TestFilesThatDoNotFit(t *testing.T) {
 	spec := base("true")
 	spec.Files, spec.Root, spec.Bounds = true, work, guest.Bounds{Bytes: 1000, Files: 10}
 	h := talk(t, guest.Job{Spec: spec, Files: func(w io.Writer) error {
-		_, err := guest.Pack(t.Context(), w, openRoot(t, in), spec.Bounds, true)
-		return err
+		return pack(t, w, in, spec.Bounds)
 	}})
 	if !errors.Is(h.err, guest.ErrBounds) {
 		t.Errorf("launcher's bounds: Talk = %v, want ErrBounds", h.err)
 	}
 	h = talk(t, guest.Job{Spec: spec, Files: func(w io.Writer) error {
-		_, err := guest.Pack(t.Context(), w, openRoot(t, in), guest.Bounds{Bytes: 1 << 20, Files: 10}, true)
-		return err
+		return pack(t, w, in, guest.Bounds{Bytes: 1 << 20, Files: 10})
 	}})
 	if h.err != nil || h.outcome.End.Cause != guest.NotStarted || !strings.Contains(h.outcome.End.Error, "more files than allowed") {
 		t.Errorf("guest's bounds: %v, %+v", h.err, h.outcome.End)
@@ -428,6 +424,15 @@ func TestUnpackDoesNotFollow(t *testing.T) {
 	if names, _ := os.ReadDir(outside); len(names) != 0 {
 		t.Errorf("made %v outside", names)
 	}
+}
+
+func pack(t *testing.T, w io.Writer, dir string, b guest.Bounds) error {
+	t.Helper()
+	tw := tar.NewWriter(w)
+	if _, err := guest.Pack(t.Context(), tw, openRoot(t, dir), b, true); err != nil {
+		return err
+	}
+	return tw.Close()
 }
 
 func write(t *testing.T, path, text string) {

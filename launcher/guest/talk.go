@@ -40,8 +40,8 @@ type Job struct {
 	// Input is the work's standard input, read once the work has started. Talk
 	// does not wait for a Read that is still going on when the work is over.
 	Input io.Reader
-	// Started is told that the work runs.
-	Started func()
+	// Started is told that the work runs, and the time on the guest's clock.
+	Started func(at time.Duration)
 	// Output takes what the work wrote, at a time on the guest's clock. It must
 	// not keep data.
 	Output func(s Stream, at time.Duration, data []byte)
@@ -245,7 +245,7 @@ func (t *talk) hearWork() error {
 			running = true
 			close(t.started)
 			if t.job.Started != nil {
-				t.job.Started()
+				t.job.Started(f.at)
 			}
 		case f.kind == kindStdout && running:
 			err = t.hearOutput(Stdout, f)

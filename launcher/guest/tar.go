@@ -42,20 +42,17 @@ type File struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Pack writes the tree below root as a tar: regular files, directories and, with
-// links, symbolic links as they are. Nothing is followed. It returns what it
-// left out and why, in order.
-func Pack(ctx context.Context, w io.Writer, root *os.Root, b Bounds, links bool) (skipped []string, err error) {
-	p := &packer{root: root, w: tar.NewWriter(w), left: b, links: links}
+// Pack writes the tree below root to a tar: regular files, directories and, with
+// links, symbolic links as they are. Nothing is followed. It returns what it left
+// out and why, in order. The caller closes w.
+func Pack(ctx context.Context, w *tar.Writer, root *os.Root, b Bounds, links bool) (skipped []string, err error) {
+	p := &packer{root: root, w: w, left: b, links: links}
 	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if ctxErr := ctx.Err(); ctxErr != nil {
 			return ctxErr
 		}
 		return p.visit(name, d, err)
 	})
-	if err == nil {
-		err = p.w.Close()
-	}
 	return p.skipped, err
 }
 

@@ -1,0 +1,5 @@
+package launcher_test
+
+const childArg = "launcher-child"
+
+func childMain() {}

@@ -1,0 +1,214 @@
+package launcher
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sallyport/launcher/guest"
+)
+
+// Cause is why a run ended. The zero Cause is of a run that has not.
+type Cause string
+
+// The causes of a run's end.
+const (
+	Exited      Cause = "exited"        // the command did, with Result.Exit
+	Signaled    Cause = "signal"        // something ended the command by Result.Signal
+	OutOfMemory Cause = "out_of_memory" // Limits.Memory
+	TimedOut    Cause = "timed_out"     // Limits.Time
+	OutputLimit Cause = "output_limit"  // Limits.Output
+	Canceled    Cause = "canceled"      // by whoever asked for it
+	NotStarted  Cause = "not_started"   // the command could not be
+	Lost        Cause = "lost"          // the sandbox ended without a result
+	Died        Cause = "launcher_died" // found by Reconcile
+)
+
+// Result is what came of a run.
+type Result struct {
+	Run        string    `json:"run"`
+	Cell       string    `json:"cell"`
+	Image      string    `json:"image"`
+	Digest     string    `json:"image_digest"`
+	Policy     string    `json:"policy"` // digest
+	PolicyName string    `json:"policy_name,omitempty"`
+	Isolation  Isolation `json:"isolation"`
+
+	Exit   int    `json:"exit"` // of the command; 128 and the signal if that ended it
+	Signal string `json:"signal,omitempty"`
+	Cause  Cause  `json:"cause"`
+	Text   string `json:"text"` // the cause in words
+
+	Started  time.Time     `json:"started"` // the command
+	Ended    time.Time     `json:"ended"`
+	Duration time.Duration `json:"duration_ns"`
+	SetUp    time.Duration `json:"set_up_ns"` // from being asked to Started
+
+	Output    []Line `json:"output"` // sandbox-controlled
+	Truncated bool   `json:"truncated"`
+
+	Usage   Usage        `json:"usage"`
+	Files   []guest.File `json:"files,omitempty"` // sandbox-controlled names
+	Skipped []string     `json:"skipped,omitempty"`
+	Export  string       `json:"export,omitempty"` // where the files are
+
+	Denied  int      `json:"denied"` // requests
+	Denials []Denial `json:"denials,omitempty"`
+	Bypass  Bypass   `json:"bypass"` // packets that went for another way out
+
+	Records   []string `json:"records"`   // ids in the log: run.start, run.end
+	Destroyed bool     `json:"destroyed"` // nothing of the sandbox is left
+}
+
+// Usage is what a run used. Zero is not known.
+type Usage struct {
+	PeakMemory int64         `json:"peak_memory"` // octets
+	CPU        time.Duration `json:"cpu_ns"`
+	PeakPIDs   int           `json:"peak_pids"`
+	OOMKills   int64         `json:"oom_kills,omitempty"`
+	PIDsHit    int64         `json:"pids_refused,omitempty"` // processes over Limits.PIDs
+	Processes  int           `json:"processes"`              // that ended
+}
+
+// Bypass counts packets that were dropped: see [cell.Bypass].
+type Bypass struct {
+	UDP     uint64 `json:"udp"`
+	ICMP    uint64 `json:"icmp"`
+	TCP     uint64 `json:"tcp"`
+	Other   uint64 `json:"other"`
+	Limited uint64 `json:"limited"`
+}
+
+// Line is one line of output, without its end. One that is longer than 16 KiB is
+// cut in pieces.
+type Line struct {
+	Time   time.Time `json:"time"`
+	Stream string    `json:"stream"`
+	Text   string    `json:"text"`
+	Open   bool      `json:"open,omitempty"` // no end of line followed
+}
+
+const maxLine = 16 << 10
+
+// output puts the two streams' octets together as lines, in the order in which
+// each line began.
+type output struct {
+	base  time.Time // what the guest's clock started at
+	lines []Line
+	open  [guest.Stderr + 1]int // index of the stream's unfinished line, and 1
+}
+
+func (o *output) add(s guest.Stream, at time.Duration, data []byte) {
+	for len(data) > 0 {
+		piece, rest, ended := data, []byte(nil), false
+		for i, c := range data {
+			if c == '\n' {
+				piece, rest, ended = data[:i], data[i+1:], true
+				break
+			}
+		}
+		o.piece(s, at, string(piece))
+		if ended {
+			o.lines[o.open[s]-1].Open = false
+			o.open[s] = 0
+		}
+		data = rest
+	}
+}
+
+func (o *output) piece(s guest.Stream, at time.Duration, text string) {
+	for {
+		if o.open[s] == 0 {
+			o.lines = append(o.lines, Line{Time: o.base.Add(at), Stream: s.String(), Open: true})
+			o.open[s] = len(o.lines)
+		}
+		line := &o.lines[o.open[s]-1]
+		n := min(len(text), maxLine-len(line.Text))
+		line.Text += text[:n]
+		if text = text[n:]; text == "" {
+			return
+		}
+		o.open[s] = 0
+	}
+}
+
+// ended fills in how the work ended. cancelled and err are those of the
+// conversation with the guest.
+func (r *Result) ended(out guest.Outcome, err error, l Limits, cancelled bool) {
+	end := out.End
+	r.Exit = end.Exit
+	if end.Signal != 0 {
+		r.Signal = unix.SignalName(unix.Signal(end.Signal))
+	}
+	r.Truncated = end.Cause == guest.OutputLimit
+	r.Usage.Processes = end.Usage.Reaped
+	// A killed part of the work that it got over is none of the cause.
+	oom := r.Usage.OOMKills > 0 && (r.Exit != 0 || err != nil)
+	switch {
+	case cancelled:
+		r.set(Canceled, "canceled")
+	case oom || err != nil && r.atLimit(l):
+		r.set(OutOfMemory, fmt.Sprintf("out of memory: it may use %s", size(l.Memory)))
+	case err != nil && r.Started.IsZero():
+		r.set(NotStarted, "could not be started: "+err.Error())
+	case err != nil:
+		r.set(Lost, err.Error())
+	case end.Cause == guest.TimedOut:
+		r.set(TimedOut, fmt.Sprintf("timed out: it may take %v", l.Time))
+	case end.Cause == guest.OutputLimit:
+		r.set(OutputLimit, fmt.Sprintf("killed for output: it may write %s", size(l.Output)))
+	case end.Cause == guest.NotStarted:
+		r.set(NotStarted, "could not be started: "+end.Error)
+	case end.Cause == guest.Terminated:
+		r.set(Signaled, "asked to end by a signal to process 1 of the sandbox")
+	case end.Signal != 0:
+		r.set(Signaled, "ended by signal "+r.Signal)
+	default:
+		r.set(Exited, fmt.Sprintf("ended with status %d", r.Exit))
+	}
+	if err != nil && r.Exit == 0 {
+		r.Exit = 125
+	}
+}
+
+// atLimit guesses at memory where the sandbox has gone together with what counts
+// kills: a gVisor sandbox is one process for the kernel.
+func (r *Result) atLimit(l Limits) bool {
+	return !r.Started.IsZero() && r.Usage.PeakMemory >= l.Memory-mib
+}
+
+func (r *Result) set(c Cause, text string) { r.Cause, r.Text = c, text }
+
+// remark adds what else a reader should know to the cause in words.
+func (r *Result) remark(l Limits) {
+	if r.Usage.PIDsHit > 0 {
+		r.Text += fmt.Sprintf("; it may have %d processes and tried to make more", l.PIDs)
+	}
+	if r.Denied == 0 {
+		return
+	}
+	var reasons []string
+	for _, d := range r.Denials {
+		if !strings.Contains(strings.Join(reasons, " "), d.Reason) {
+			reasons = append(reasons, d.Reason)
+		}
+	}
+	noun := "requests were"
+	if r.Denied == 1 {
+		noun = "request was"
+	}
+	r.Text += fmt.Sprintf("; %d %s denied by policy (%s)", r.Denied, noun, strings.Join(reasons, ", "))
+}
+
+// size is a number of octets for people.
+func size(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.4g GiB", float64(n)/(1<<30))
+	case n >= mib:
+		return fmt.Sprintf("%.4g MiB", float64(n)/mib)
+	}
+	return fmt.Sprintf("%d octets", n)
+}
