@@ -1,0 +1,164 @@
+package verify
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"os"
+	"slices"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"sallyport/audit/checkpoint"
+)
+
+// edge is a Merkle tree (RFC 6962) that only grows: the roots of its complete
+// subtrees, largest first.
+type edge struct {
+	n     int64
+	roots []tlog.Hash
+	added []tlog.Hash // scratch
+}
+
+// add appends a leaf and returns the hashes that are new with it, in tlog's
+// storage order. They are good until the next add.
+func (e *edge) add(leaf tlog.Hash) []tlog.Hash {
+	e.added = append(e.added[:0], leaf)
+	for range bits.TrailingZeros64(uint64(e.n) + 1) {
+		last := len(e.roots) - 1
+		leaf = tlog.NodeHash(e.roots[last], leaf)
+		e.added = append(e.added, leaf)
+		e.roots = e.roots[:last]
+	}
+	e.roots = append(e.roots, leaf)
+	e.n++
+	return e.added
+}
+
+func (e *edge) root() tlog.Hash {
+	if e.n == 0 {
+		h, _ := tlog.TreeHash(0, nil) // needs no reader
+		return h
+	}
+	h := e.roots[len(e.roots)-1]
+	for _, left := range slices.Backward(e.roots[:len(e.roots)-1]) {
+		h = tlog.NodeHash(left, h)
+	}
+	return h
+}
+
+func (e *edge) clone() edge {
+	return edge{n: e.n, roots: slices.Clone(e.roots)}
+}
+
+// stored reads the hash file beside the records. It proves nothing, but where
+// it agrees with a signature it tells which of the records below is not the
+// one that was signed.
+type stored struct {
+	f    *os.File
+	size int64
+	in   *bufio.Reader
+	buf  [64 * tlog.HashSize]byte
+	ends int64 // the first record whose hashes it does not hold, -1 if none so far
+	diff *Problem
+}
+
+func newStored(f *os.File, size int64) *stored {
+	return &stored{f: f, size: size, in: bufio.NewReaderSize(io.NewSectionReader(f, 0, size), 64<<10), ends: -1}
+}
+
+// compare remembers the first record whose hashes are not the ones stored.
+func (s *stored) compare(n int64, file string, line int64, hashes []tlog.Hash) error {
+	if s.ends >= 0 || s.diff != nil {
+		return nil
+	}
+	buf := s.buf[:len(hashes)*tlog.HashSize]
+	switch _, err := io.ReadFull(s.in, buf); {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		s.ends = n
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading the tree: %w", err)
+	}
+	for i, h := range hashes {
+		if tlog.Hash(buf[i*tlog.HashSize:]) != h {
+			s.diff = &Problem{Changed, file, line, n, n, "it is not the record that was signed"}
+			return nil
+		}
+	}
+	return nil
+}
+
+// verdict is about the file itself, after the records were found good.
+func (s *stored) verdict(records, signed int64) error {
+	const advice = "; the records are good, and it is made anew if you delete it before the log is opened"
+	if s.diff != nil {
+		return &Problem{BadTree, "tree", 0, s.diff.Seq, s.diff.Seq, "a hash is wrong" + advice}
+	}
+	if s.ends >= 0 && s.ends < signed { // it is written before a checkpoint is
+		return &Problem{BadTree, "tree", 0, s.ends, signed - 1, "it is cut" + advice}
+	}
+	if s.size > tlog.StoredHashCount(records)*tlog.HashSize {
+		return &Problem{BadTree, "tree", 0, -1, -1, "it is longer than the records" + advice}
+	}
+	return nil
+}
+
+// ReadHashes implements [tlog.HashReader].
+func (s *stored) ReadHashes(at []int64) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(at))
+	for i, x := range at {
+		if _, err := s.f.ReadAt(out[i][:], x*tlog.HashSize); err != nil {
+			return nil, fmt.Errorf("reading the tree: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// leavesAgree reports whether the stored leaves from e on make up the tree that
+// cp signs: then they are the leaves that were signed.
+func (s *stored) leavesAgree(e edge, cp checkpoint.Checkpoint) bool {
+	for e.n < cp.Tree.N {
+		leaf, err := s.ReadHashes([]int64{tlog.StoredHashIndex(0, e.n)})
+		if err != nil {
+			return false
+		}
+		e.add(leaf[0])
+	}
+	return e.root() == cp.Tree.Hash
+}
+
+// locate names the record, or the records among which it is, that made the
+// root differ from cp.
+func (c *checker) locate(cp checkpoint.Checkpoint) error {
+	if p := c.known(cp); p != nil {
+		return p
+	}
+	return &Problem{Changed, c.file, 0, c.signed.n, cp.Tree.N - 1,
+		fmt.Sprintf("one of them at least is not what checkpoint %d was signed over, and the hash file does not tell which", cp.Number)}
+}
+
+// known returns the first record that is not the one cp was signed over, if the
+// hash file tells.
+func (c *checker) known(cp checkpoint.Checkpoint) *Problem {
+	if c.stored == nil || c.stored.diff == nil || c.stored.diff.Seq < c.signed.n || cp.Tree.N <= c.stored.diff.Seq {
+		return nil
+	}
+	if !c.stored.leavesAgree(c.signed.clone(), cp) {
+		return nil
+	}
+	return c.stored.diff
+}
+
+// earlier returns p, or what is known about a record before it.
+func (c *checker) earlier(p *Problem) error {
+	if c.next == nil {
+		return p
+	}
+	if k := c.known(*c.next); k != nil && (p.Seq < 0 || k.Seq < p.Seq) {
+		return k
+	}
+	return p
+}

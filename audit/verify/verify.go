@@ -1,0 +1,315 @@
+// Package verify checks a log without the code that wrote it.
+//
+// It shares with package audit the form of a checkpoint and nothing else. It
+// trusts the verifier key and the anchors that it is given, and no file of the
+// log; it reads, and never writes, repairs or locks, so a live log can be
+// checked too.
+package verify
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"sallyport/audit/checkpoint"
+)
+
+// Fault is what is wrong: a closed set.
+type Fault string
+
+// The faults.
+const (
+	Changed    Fault = "changed"    // a record is not the one that was signed
+	OutOfPlace Fault = "sequence"   // a record was inserted, left out, doubled or moved
+	Malformed  Fault = "malformed"  // a line is no record
+	Missing    Fault = "missing"    // a segment, or the beginning, is not there
+	Cut        Fault = "cut"        // there were more records when the log was signed
+	RolledBack Fault = "rollback"   // an anchor knows of more records than the log does
+	Rewritten  Fault = "rewritten"  // the records are not the ones that an anchor knows
+	BadHistory Fault = "checkpoint" // a checkpoint is forged, damaged, doubled or missing
+	WrongKey   Fault = "key"        // the log names another key
+	BadTree    Fault = "tree"       // the hash file is damaged; the records may be good
+)
+
+// Problem is the first thing that is wrong with a log. It is the error that
+// [Verify] returns for a log that was read and is not good.
+type Problem struct {
+	Fault Fault
+	File  string
+	Line  int64 // in File, from 1; 0 where it is about no line
+	Seq   int64 // of the first bad record, or the first missing one; -1 where it is about none
+	Last  int64 // of the last record that may be the bad one; Seq if it is known for sure
+	Text  string
+}
+
+// Error implements error.
+func (p *Problem) Error() string {
+	var b strings.Builder
+	b.WriteString(filepath.Base(p.File))
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d", p.Line)
+	}
+	if p.Seq >= 0 {
+		fmt.Fprintf(&b, ": record %d", p.Seq)
+		if p.Last > p.Seq {
+			fmt.Fprintf(&b, " to %d", p.Last)
+		}
+	}
+	fmt.Fprintf(&b, ": %s: %s", p.Fault, p.Text)
+	return b.String()
+}
+
+// Options are what else a log is checked against.
+type Options struct {
+	// Anchors are signed checkpoints that were kept where whoever can write the
+	// log could not: only they show that an old copy was put in its place.
+	Anchors [][]byte
+}
+
+// Report is what was found.
+type Report struct {
+	Segments    int
+	Records     int64
+	Bytes       int64 // of records
+	Checkpoints int64
+	Anchors     int // that the log was checked against
+
+	// Covered records stand under a good checkpoint. Those after them, Records
+	// less Covered, are the youngest of a log that is being written, or was
+	// when it crashed: nothing is known against them, and nothing for them.
+	Covered  int64
+	Signed   tlog.Tree // the newest good checkpoint
+	SignedAt time.Time
+	// Torn are bytes at the end of the segments or the checkpoints that are no
+	// whole line or checkpoint.
+	Torn int64
+	// Closed tells that the last record is log.close.
+	Closed bool
+
+	First, Last time.Time // of the first and the last record
+	Absent      []string  // files that a log has, and that can be made anew
+	Unknown     []string  // files that are none of a log's
+}
+
+// Whole reports that every byte of a closed log is covered.
+func (r Report) Whole() bool {
+	return r.Closed && r.Covered == r.Records && r.Torn == 0
+}
+
+// String returns one sentence for a log that is good.
+func (r Report) String() string {
+	s := fmt.Sprintf("%d records in %d segments, %d checkpoints", r.Records, r.Segments, r.Checkpoints)
+	if r.Anchors > 0 {
+		s += fmt.Sprintf(", %d anchors", r.Anchors)
+	}
+	if r.Covered > 0 {
+		s += fmt.Sprintf("; %d covered by the checkpoint of %s", r.Covered, r.SignedAt.UTC().Format(time.RFC3339))
+	}
+	if n := r.Records - r.Covered; n > 0 {
+		s += fmt.Sprintf("; %d newer, not yet covered", n)
+	}
+	if r.Torn > 0 {
+		s += fmt.Sprintf("; %d bytes of an unfinished line or checkpoint", r.Torn)
+	}
+	if !r.Closed {
+		s += "; not closed (live, or it crashed)"
+	}
+	return s
+}
+
+// Verify reads the whole log in dir and checks it against the public key that
+// signed it, in the form of golang.org/x/mod/sumdb/note. A log that is not good
+// is a [*Problem]; any other error means that it could not be read.
+//
+// The key has to come from somewhere else than dir: who rewrites a log can put
+// a key of their own beside it.
+func Verify(dir, key string, opts Options) (Report, error) {
+	verifier, err := note.NewVerifier(strings.TrimSpace(key))
+	if err != nil {
+		return Report{}, fmt.Errorf("reading the verifier key: %w", err)
+	}
+	c := &checker{dir: dir, key: verifier, keyText: strings.TrimSpace(key), in: bufio.NewReaderSize(nil, 2*maxLine)}
+	for i, msg := range opts.Anchors {
+		cp, err := checkpoint.Open(msg, verifier)
+		if err != nil {
+			return Report{}, fmt.Errorf("reading anchor %d: %w", i+1, err)
+		}
+		c.anchors = append(c.anchors, cp)
+	}
+	slices.SortStableFunc(c.anchors, func(a, b checkpoint.Checkpoint) int {
+		return int(a.Tree.N - b.Tree.N)
+	})
+	c.Report.Anchors = len(c.anchors)
+	defer c.close()
+	err = c.run()
+	return c.Report, err
+}
+
+// checker is one pass over a log. What is read first was written last, so that
+// a log which grows meanwhile is never found to be behind itself: checkpoints,
+// tree, segments.
+type checker struct {
+	Report
+	dir     string
+	key     note.Verifier
+	keyText string
+	anchors []checkpoint.Checkpoint // that are still to be met
+
+	history *history
+	next    *checkpoint.Checkpoint // the next of history, nil at its end
+	stored  *stored                // nil if there is none
+	edge    edge
+	in      *bufio.Reader // of segments
+	signed  edge          // at the last good checkpoint
+	starts  []int64
+
+	file string // being read
+	line int64
+}
+
+func (c *checker) close() {
+	if c.history != nil {
+		c.history.f.Close()
+	}
+	if c.stored != nil {
+		c.stored.f.Close()
+	}
+}
+
+func (c *checker) run() error {
+	if err := c.open(); err != nil {
+		return err
+	}
+	if err := c.advance(); err != nil {
+		return err
+	}
+	if err := c.meet(); err != nil { // a checkpoint of nothing
+		return err
+	}
+	for i, first := range c.starts {
+		if first != c.edge.n {
+			return c.missing(first)
+		}
+		if err := c.segment(i); err != nil {
+			return err
+		}
+	}
+	return c.finish()
+}
+
+// missing tells of a segment that does not begin where the last one ended.
+func (c *checker) missing(first int64) error {
+	name := fmt.Sprintf("%012d.jsonl", c.edge.n)
+	if first < c.edge.n {
+		return c.earlier(&Problem{OutOfPlace, fmt.Sprintf("%012d.jsonl", first), 1, first, first,
+			fmt.Sprintf("the segment before it goes on to record %d", c.edge.n-1)})
+	}
+	return c.earlier(&Problem{Missing, name, 0, c.edge.n, first - 1, "these records are not there"})
+}
+
+// finish checks what is left when the records have been read.
+func (c *checker) finish() error {
+	n := c.edge.n
+	if c.next != nil {
+		return c.earlier(&Problem{Cut, fmt.Sprintf("%012d.jsonl", c.lastStart()), 0, n, c.next.Tree.N - 1,
+			fmt.Sprintf("%d records were signed at %s, and %d are left",
+				c.next.Tree.N, c.next.Time.Format(time.RFC3339), n)})
+	}
+	if len(c.anchors) > 0 {
+		a := c.anchors[len(c.anchors)-1]
+		return &Problem{RolledBack, "checkpoints", 0, n, a.Tree.N - 1,
+			fmt.Sprintf("an anchor was signed over %d records at %s, and the log holds %d",
+				a.Tree.N, a.Time.Format(time.RFC3339), n)}
+	}
+	c.Torn += c.history.torn
+	if c.stored == nil {
+		c.Absent = append(c.Absent, "tree")
+		return nil
+	}
+	return c.stored.verdict(n, c.signed.n)
+}
+
+func (c *checker) lastStart() int64 {
+	if len(c.starts) == 0 {
+		return 0
+	}
+	return c.starts[len(c.starts)-1]
+}
+
+// open finds the files.
+func (c *checker) open() error {
+	f, size, err := openRegular(filepath.Join(c.dir, "checkpoints"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(c.dir); err != nil {
+			return fmt.Errorf("reading the log: %w", err)
+		}
+		return &Problem{BadHistory, "checkpoints", 0, -1, -1, "the file is missing"}
+	case err != nil:
+		return err
+	}
+	c.history = newHistory(f, size)
+	f, size, err = openRegular(filepath.Join(c.dir, "tree"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil {
+		c.stored = newStored(f, size)
+	}
+	public, err := os.ReadFile(filepath.Join(c.dir, "log.pub"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reading the log: %w", err)
+	}
+	if err != nil {
+		c.Absent = append(c.Absent, "log.pub")
+	} else if !bytes.Equal(public, []byte(c.keyText+"\n")) {
+		return &Problem{WrongKey, "log.pub", 0, -1, -1, "this is not the key that the log is checked with"}
+	}
+	return c.list()
+}
+
+func (c *checker) list() error {
+	names, err := os.ReadDir(c.dir)
+	if err != nil {
+		return fmt.Errorf("reading the log: %w", err)
+	}
+	for _, d := range names {
+		var first int64
+		name := d.Name()
+		switch _, err := fmt.Sscanf(name, "%d.jsonl", &first); {
+		case err == nil && fmt.Sprintf("%012d.jsonl", first) == name:
+			c.starts = append(c.starts, first)
+		case name != "checkpoints" && name != "tree" && name != "log.pub":
+			c.Unknown = append(c.Unknown, name)
+		}
+	}
+	slices.Sort(c.starts)
+	c.Segments = len(c.starts)
+	return nil
+}
+
+// openRegular refuses what could be a link to somewhere else.
+func openRegular(path string) (*os.File, int64, error) {
+	st, err := os.Lstat(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("reading the log: %w", err)
+	}
+	if !st.Mode().IsRegular() {
+		return nil, 0, &Problem{Malformed, path, 0, -1, -1, "it is not a regular file"}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("reading the log: %w", err)
+	}
+	return f, st.Size(), nil
+}
