@@ -2,7 +2,6 @@ package rules
 
 import (
 	"net/netip"
-	"slices"
 
 	"sallyport/rules/target"
 )
@@ -129,5 +128,9 @@ func (p *Policy) Rules() []Rule {
 	if p == nil {
 		return nil
 	}
-	return slices.Clone(p.rules)
+	out := make([]Rule, len(p.rules))
+	for i := range p.rules {
+		out[i] = clone(&p.rules[i])
+	}
+	return out
 }

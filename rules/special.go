@@ -8,10 +8,11 @@ import "net/netip"
 //
 // It admits by exception, since the blocks that nobody thought of are the
 // dangerous ones: IPv4 is everything outside the IANA IPv4 Special-Purpose
-// Address Registry, multicast and class E; IPv6 is 2000::/3 (the only range that is
-// allocated to unicast) outside the IANA IPv6 registry. A block that the
-// registry calls globally reachable but that carries IPv4 inside (6to4,
-// Teredo, NAT64) is special too: it would be a way round the IPv4 half.
+// Address Registry, multicast and class E; IPv6 is 2000::/3 (the only range
+// that is allocated to unicast) outside the IANA IPv6 registry. Registered
+// blocks count whether the registry calls them globally reachable or not: no
+// upstream lives in one, and those that carry IPv4 inside (6to4, Teredo,
+// NAT64) would be a way round the IPv4 half.
 func Special(a netip.Addr) (block string, special bool) {
 	a = a.Unmap()
 	switch {

@@ -155,8 +155,12 @@ func (s *survey) refusal(p *Policy) (Decision, bool) {
 	return p.refuse(s.reason()), true
 }
 
-func (s *survey) reason() Reason {
-	switch s.nearest {
+func (s *survey) reason() Reason { return s.reasonAt(s.nearest) }
+
+// reasonAt is what a request is refused for if the nearest rule ceased to
+// match at a stage.
+func (s *survey) reasonAt(at stage) Reason {
+	switch at {
 	case atPort:
 		return PortNotAllowed
 	case atProtocol:
