@@ -150,12 +150,14 @@ func setParam(raw, name, value string) string {
 // parameter: decoded, in any case, and also behind a semicolon, which some read
 // as a separator (HT-15).
 func paramNamed(part, name string) bool {
-	for piece := range strings.SplitSeq(part, ";") {
+	for more := true; more; {
+		var piece string
+		piece, part, more = strings.Cut(part, ";")
 		key, _, _ := strings.Cut(piece, "=")
-		if strings.EqualFold(key, name) {
+		if len(key) == len(name) && strings.EqualFold(key, name) {
 			return true
 		}
-		if strings.ContainsAny(key, "%+") {
+		if len(key) > len(name) && strings.ContainsAny(key, "%+") {
 			if k, err := url.QueryUnescape(key); err == nil && strings.EqualFold(strings.TrimSpace(k), name) {
 				return true
 			}

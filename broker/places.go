@@ -25,9 +25,24 @@ var keyParams = []string{
 	"x-amz-signature", "x-amz-credential", "x-amz-security-token", "x-goog-signature", "x-goog-credential",
 }
 
-func isKeyField(key string) bool {
+// canonicalKeyFields is keyFields for the usual case of a canonical name.
+var canonicalKeyFields = func() map[string]bool {
+	m := make(map[string]bool, len(keyFields))
 	for _, f := range keyFields {
-		if len(f) == len(key) && sameField(f, key) {
+		m[f] = true
+	}
+	return m
+}()
+
+func isKeyField(key string) bool {
+	if canonicalKeyFields[key] {
+		return true
+	}
+	if key == "" || strings.IndexByte(key, '_') < 0 && 'A' <= key[0] && key[0] <= 'Z' {
+		return false // canonical, as net/http leaves every valid name
+	}
+	for _, f := range keyFields {
+		if sameField(f, key) {
 			return true
 		}
 	}
@@ -35,7 +50,7 @@ func isKeyField(key string) bool {
 }
 
 func isKeyParam(part string) bool {
-	if !strings.ContainsRune(part, '=') {
+	if strings.IndexByte(part, '=') < 0 {
 		return false
 	}
 	for _, p := range keyParams {

@@ -32,14 +32,14 @@ type Needle struct {
 
 // Spellings returns the spellings of value. Each is replaced by the same
 // spelling of instead, cut or filled to the same number of octets, so that no
-// length, offset or frame around it changes.
+// length, offset or frame around it changes. A value shorter than [MinLen] has none.
 func Spellings(value, instead []byte, id int) []Needle {
+	if len(value) < MinLen {
+		return nil
+	}
 	instead = fit(instead, len(value))
 	var out []Needle
 	add := func(text, by []byte) {
-		if len(text) < MinLen || len(text) < len(value)/2 {
-			return
-		}
 		for _, n := range out {
 			if bytes.Equal(n.Text, text) {
 				return
