@@ -39,18 +39,15 @@ type Query struct {
 // silence. [Reply] makes the usual ones.
 type Script func(n int, q *dns.Msg) *dns.Msg
 
-// StartResolver starts a resolver on UDP and TCP. It knows no name yet.
+// StartResolver starts a resolver on UDP and TCP; with port 0 on one that is
+// free for both. It knows no name yet.
 func StartResolver(addr netip.AddrPort) (*Resolver, error) {
 	r := &Resolver{records: map[string][]dns.RR{}, scripts: map[string]Script{}, asked: map[string]int{}}
-	pc, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
+	pc, l, err := listenBoth(addr)
 	if err != nil {
 		return nil, fmt.Errorf("starting a resolver: %w", err)
 	}
-	r.Addr = pc.LocalAddr().(*net.UDPAddr).AddrPort() // of its choice if addr has port 0
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(r.Addr))
-	if err != nil {
-		return nil, fmt.Errorf("starting a resolver: %w", errors.Join(err, pc.Close()))
-	}
+	r.Addr = netip.MustParseAddrPort(l.Addr().String())
 	var ready sync.WaitGroup
 	ready.Add(2)
 	r.udp = &dns.Server{PacketConn: pc, Handler: r, NotifyStartedFunc: ready.Done}
@@ -59,6 +56,23 @@ func StartResolver(addr netip.AddrPort) (*Resolver, error) {
 	r.done.Go(func() { _ = r.tcp.ActivateAndServe() })
 	ready.Wait() // Shutdown before that is an error
 	return r, nil
+}
+
+func listenBoth(addr netip.AddrPort) (net.PacketConn, net.Listener, error) {
+	for try := 0; ; try++ {
+		l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+		if err != nil {
+			return nil, nil, err
+		}
+		pc, err := net.ListenPacket("udp", l.Addr().String())
+		if err == nil {
+			return pc, l, nil
+		}
+		err = errors.Join(err, l.Close())
+		if addr.Port() != 0 || try == 10 {
+			return nil, nil, err
+		}
+	}
 }
 
 // Close stops the resolver.
