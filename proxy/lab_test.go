@@ -1,0 +1,545 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"sallyport/audit"
+	"sallyport/certs"
+	"sallyport/proxy"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/live"
+	"sallyport/rules/policyfile"
+	"sallyport/rules/target"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// labPolicy is the policy of the tests unless they bring their own.
+const labPolicy = `
+apiVersion: sallyport/v1
+kind: Policy
+metadata: {name: lab, owner: test, description: what the proxy tests need}
+rules:
+  - id: ok
+    reason: test
+    allow: {host: ok.test, ports: [80, 443], methods: [GET, HEAD, POST, PUT, OPTIONS], paths: ["/", "/public/**", "/v1/**", "/pkg.Service/**"]}
+  - id: any
+    reason: test
+    allow: {host: any.test, ports: [80, 443], access: write}
+  - id: pass
+    reason: test
+    tls: passthrough
+    allow: {host: pass.test, ports: [443]}
+  - id: raw
+    reason: test
+    allow: {host: raw.test, ports: [5432], protocol: tcp}
+  - id: no-secret
+    reason: test
+    deny: {host: ok.test, methods: [GET], paths: ["/public/secret"]}
+`
+
+// lab is a gateway without its other rooms: one cell on each loopback address,
+// origins on loopback, and fakes that keep the contract of Dial and Forward.
+type lab struct {
+	t     testing.TB
+	log   *memory
+	table *live.Table
+	ca    *certs.CA
+	roots *x509.CertPool // what the sandbox trusts
+
+	transparentPort int
+	explicitAddr    string
+	changed         chan struct{}
+	stop            func() error
+
+	mu      sync.Mutex
+	vips    map[netip.Addr]target.Endpoint // loopback address that a flow goes to → what it stands for
+	origins map[string]string              // host:port → loopback address
+	dials   []string
+	finds   func(string, *http.Request) []rules.Carry
+	inject  func(context.Context, gate.Pass, *http.Request) error
+
+	upstream *http.Transport
+	origin   *originCA
+}
+
+// memory is a log that keeps the records, and fails on cue.
+type memory struct {
+	mu      sync.Mutex
+	records []audit.Record
+	fail    error
+}
+
+func (m *memory) Append(_ context.Context, r *audit.Record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fail != nil {
+		return m.fail
+	}
+	m.records = append(m.records, *r)
+	return nil
+}
+
+func (m *memory) failWith(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail = err
+}
+
+// take returns the records so far and forgets them.
+func (m *memory) take() []audit.Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := m.records
+	m.records = nil
+	return out
+}
+
+// await returns the records once there are n of them, and forgets them.
+func (m *memory) await(t testing.TB, n int) []audit.Record {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		m.mu.Lock()
+		have := len(m.records)
+		m.mu.Unlock()
+		if have >= n || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return m.take()
+}
+
+const cellID = "cell0001"
+
+type labOption func(*proxy.Config)
+
+func newLab(t testing.TB, opts ...labOption) *lab {
+	t.Helper()
+	ca, err := certs.Open(filepath.Join(t.TempDir(), "ca"), certs.Options{Now: time.Now})
+	must(t, err)
+	l := &lab{
+		t: t, log: &memory{}, table: &live.Table{}, ca: ca, roots: x509.NewCertPool(), changed: make(chan struct{}, 1),
+		vips: map[netip.Addr]target.Endpoint{}, origins: map[string]string{}, origin: newOriginCA(t),
+	}
+	l.roots.AppendCertsFromPEM(ca.Certificate())
+	l.setPolicy(labPolicy)
+	l.upstream = &http.Transport{
+		DialContext:        func(ctx context.Context, _, addr string) (net.Conn, error) { return l.dialOrigin(ctx, addr) },
+		TLSClientConfig:    &tls.Config{RootCAs: l.origin.pool},
+		ForceAttemptHTTP2:  true,
+		DisableCompression: true, MaxIdleConnsPerHost: 64, ExpectContinueTimeout: time.Second,
+	}
+	g, err := gate.New(gate.Config{
+		Identity: l.table.Identity, Recorder: l.log, Now: time.Now, Hash: func(string) string { return "hash" },
+	})
+	must(t, err)
+	cfg := proxy.Config{
+		Gate:   g,
+		CellOf: l.table.ByAddr,
+		NameOf: func(_ string, vip netip.Addr) (target.Name, bool) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.vips[vip].Host.Name()
+		},
+		Dial:    l.dial,
+		Forward: l.forward,
+		Leaf:    ca.Leaf,
+		Find: func(cell string, r *http.Request) []rules.Carry {
+			if l.finds != nil {
+				return l.finds(cell, r)
+			}
+			return nil
+		},
+		Inject: func(ctx context.Context, p gate.Pass, r *http.Request) error {
+			if l.inject != nil {
+				return l.inject(ctx, p, r)
+			}
+			return nil
+		},
+		Changed: l.changed,
+		OriginalDst: func(c net.Conn) (netip.AddrPort, error) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			to := c.LocalAddr().(*net.TCPAddr).AddrPort()
+			ep, ok := l.vips[to.Addr()]
+			if !ok {
+				return to, nil // not redirected
+			}
+			if a, ok := ep.Host.Addr(); ok {
+				return netip.AddrPortFrom(a, ep.Port), nil
+			}
+			return netip.AddrPortFrom(to.Addr(), ep.Port), nil
+		},
+		Log:      slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Now:      time.Now,
+		Timeouts: proxy.Timeouts{Drain: time.Second},
+	}
+	for _, o := range opts {
+		o(&cfg)
+	}
+	s, err := proxy.New(cfg)
+	must(t, err)
+	l.serve(s)
+	return l
+}
+
+// serve runs both listeners until the test ends.
+func (l *lab) serve(s *proxy.Server) {
+	tr, err := net.Listen("tcp4", "0.0.0.0:0")
+	must(l.t, err)
+	ex, err := net.Listen("tcp4", "0.0.0.0:0")
+	must(l.t, err)
+	l.transparentPort = tr.Addr().(*net.TCPAddr).Port
+	l.explicitAddr = fmt.Sprintf("127.0.0.1:%d", ex.Addr().(*net.TCPAddr).Port)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	go func() { done <- s.ServeTransparent(ctx, tr) }()
+	go func() { done <- s.ServeExplicit(ctx, ex) }()
+	l.stop = sync.OnceValue(func() error {
+		cancel()
+		err := errors.Join(<-done, <-done)
+		l.upstream.CloseIdleConnections()
+		return err
+	})
+	l.t.Cleanup(func() {
+		if err := l.stop(); err != nil {
+			l.t.Errorf("serving: %v", err)
+		}
+	})
+}
+
+// testWriter shows the server's log with the test.
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Logf("%s", strings.TrimRight(string(b), "\n"))
+	return len(b), nil
+}
+
+func (l *lab) setPolicy(text string) {
+	l.t.Helper()
+	p, err := policyfile.ParsePolicy("lab.yaml", []byte(text), nil)
+	must(l.t, err)
+	l.table.Attach(live.Cell{Identity: gate.Identity{Cell: cellID, Run: "run1", Policy: p}, Addr: netip.MustParseAddr("127.0.0.1")})
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (l *lab) detach() {
+	l.table.Detach(cellID)
+	l.changed <- struct{}{}
+}
+
+// dialOrigin is the one way to an origin.
+func (l *lab) dialOrigin(ctx context.Context, addr string) (net.Conn, error) {
+	l.mu.Lock()
+	l.dials = append(l.dials, addr)
+	to, ok := l.origins[addr]
+	l.mu.Unlock()
+	if !ok {
+		return nil, fault{"dns_error"}
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", to)
+	if err != nil {
+		return nil, fault{"connection_refused"}
+	}
+	return c, nil
+}
+
+// dialled returns where connections went, and forgets it.
+func (l *lab) dialled() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := l.dials
+	l.dials = nil
+	return out
+}
+
+type fault struct{ class string }
+
+func (f fault) Error() string       { return "fault: " + f.class }
+func (f fault) ProxyStatus() string { return f.class }
+
+func (l *lab) dial(ctx context.Context, p gate.Pass) (net.Conn, error) {
+	if !p.Dialable() {
+		l.t.Error("Dial without a dialable pass")
+		return nil, errors.New("no pass")
+	}
+	return l.dialOrigin(ctx, p.Request().Endpoint.String())
+}
+
+func (l *lab) forward(ctx context.Context, p gate.Pass, r *http.Request) (*http.Response, error) {
+	if !p.Dialable() || p.Request().Question != rules.Fetch {
+		l.t.Error("Forward without a dialable pass")
+		return nil, errors.New("no pass")
+	}
+	resp, err := l.upstream.RoundTrip(r.WithContext(ctx))
+	var f fault
+	var unverified *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &f):
+		return nil, f
+	case errors.As(err, &unverified):
+		return nil, fault{"tls_certificate_error"}
+	}
+	return resp, err
+}
+
+// vip returns a loopback address that stands for host:port at the transparent
+// listener.
+func (l *lab) vip(hostport string) string {
+	ep, err := target.ParseAuthority(hostport, 0)
+	must(l.t, err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for a, e := range l.vips {
+		if e == ep {
+			return fmt.Sprintf("%v:%d", a, l.transparentPort)
+		}
+	}
+	n := len(l.vips) + 1
+	a := netip.AddrFrom4([4]byte{127, 100, byte(n >> 8), byte(n)})
+	l.vips[a] = ep
+	return fmt.Sprintf("%v:%d", a, l.transparentPort)
+}
+
+// sandboxDial connects as the cell with a source address.
+func sandboxDial(ctx context.Context, addr string) (net.Conn, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}
+	return d.DialContext(ctx, "tcp4", addr)
+}
+
+// flow opens a redirected connection.
+func (l *lab) flow(ctx context.Context, hostport string) (net.Conn, error) {
+	return sandboxDial(ctx, l.vip(hostport))
+}
+
+// connect opens a CONNECT tunnel; a refusal is an error with status and body.
+func (l *lab) connect(ctx context.Context, hostport string) (net.Conn, error) {
+	c, err := sandboxDial(ctx, l.explicitAddr)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", hostport, hostport)
+	br := bufio.NewReader(c)
+	resp, err := http.ReadResponse(br, &http.Request{Method: "CONNECT"})
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	if resp.StatusCode != 200 {
+		c.Close()
+		return nil, fmt.Errorf("CONNECT: %s", resp.Status)
+	}
+	return c, nil
+}
+
+// way is a path from the sandbox to an origin.
+type way struct {
+	name   string
+	secure bool
+	h2     bool
+	client func(l *lab) *http.Client
+	open   func(l *lab, ctx context.Context, hostport string) (net.Conn, error) // nil: absolute form
+}
+
+func tlsClient(open func(*lab, context.Context, string) (net.Conn, error), h2 bool) func(*lab) *http.Client {
+	return func(l *lab) *http.Client {
+		tr := &http.Transport{
+			DialContext:       func(ctx context.Context, _, addr string) (net.Conn, error) { return open(l, ctx, addr) },
+			TLSClientConfig:   &tls.Config{RootCAs: l.roots},
+			ForceAttemptHTTP2: h2, DisableCompression: true,
+			ExpectContinueTimeout: 5 * time.Second,
+		}
+		if !h2 {
+			tr.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
+		}
+		l.t.Cleanup(tr.CloseIdleConnections)
+		return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+}
+
+func absoluteClient(l *lab) *http.Client {
+	tr := &http.Transport{
+		Proxy:              http.ProxyURL(&url.URL{Scheme: "http", Host: l.explicitAddr}),
+		DialContext:        func(ctx context.Context, _, addr string) (net.Conn, error) { return sandboxDial(ctx, addr) },
+		DisableCompression: true, ExpectContinueTimeout: 5 * time.Second,
+	}
+	l.t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+func ways() []way {
+	flow, connect := (*lab).flow, (*lab).connect
+	return []way{
+		{"transparent tls h1", true, false, tlsClient(flow, false), flow},
+		{"transparent tls h2", true, true, tlsClient(flow, true), flow},
+		{"transparent http", false, false, tlsClient(flow, false), flow},
+		{"connect tls h1", true, false, tlsClient(connect, false), connect},
+		{"connect tls h2", true, true, tlsClient(connect, true), connect},
+		{"connect http", false, false, tlsClient(connect, false), connect},
+		{"absolute form", false, false, absoluteClient, nil},
+	}
+}
+
+func (w way) url(host, rest string) string {
+	if w.secure {
+		return "https://" + host + rest
+	}
+	return "http://" + host + rest
+}
+
+func (w way) port() string {
+	if w.secure {
+		return ":443"
+	}
+	return ":80"
+}
+
+// raw opens a connection over which HTTP/1 is spoken, and says what to put
+// before a path. It is for what no client library would send.
+func (w way) raw(t testing.TB, l *lab, host string) (c net.Conn, prefix string) {
+	t.Helper()
+	if w.open == nil {
+		c, err := sandboxDial(t.Context(), l.explicitAddr)
+		must(t, err)
+		t.Cleanup(func() { c.Close() })
+		return c, "http://" + host
+	}
+	c, err := w.open(l, t.Context(), host+w.port())
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	if !w.secure {
+		return c, ""
+	}
+	tc := tls.Client(c, &tls.Config{RootCAs: l.roots, ServerName: host, NextProtos: []string{"http/1.1"}})
+	must(t, tc.HandshakeContext(t.Context()))
+	return tc, ""
+}
+
+// originCA signs what origins show.
+type originCA struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newOriginCA(t testing.TB) *originCA {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "origins"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	must(t, err)
+	cert, err := x509.ParseCertificate(der)
+	must(t, err)
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &originCA{cert, key, pool}
+}
+
+func (o *originCA) leaf(t testing.TB, names ...string) tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(2), DNSNames: names, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, o.cert, &key.PublicKey, o.key)
+	must(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// serveOrigin starts an origin for a host on ports 80 and 443; it speaks h2
+// where h2 is true.
+func (l *lab) serveOrigin(host string, h2 bool, h http.Handler) {
+	for _, secure := range []bool{false, true} {
+		s := httptest.NewUnstartedServer(h)
+		s.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(io.Discard, nil), slog.LevelError)
+		port := ":80"
+		if secure {
+			port = ":443"
+			s.EnableHTTP2 = h2
+			s.TLS = &tls.Config{Certificates: []tls.Certificate{l.origin.leaf(l.t, host)}}
+			s.StartTLS()
+		} else {
+			s.Start()
+		}
+		l.t.Cleanup(func() {
+			_ = l.stop()
+			s.CloseClientConnections()
+			s.Close()
+		})
+		l.setOrigin(host+port, s.Listener.Addr().String())
+	}
+}
+
+func (l *lab) setOrigin(hostport, addr string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.origins[hostport] = addr
+}
+
+// serveRaw starts an origin that is not HTTP.
+func (l *lab) serveRaw(hostport string, handle func(net.Conn)) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(l.t, err)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				handle(c)
+			})
+		}
+	})
+	l.t.Cleanup(func() {
+		_ = l.stop()
+		ln.Close()
+		wg.Wait()
+	})
+	l.setOrigin(hostport, ln.Addr().String())
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
