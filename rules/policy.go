@@ -2,6 +2,7 @@ package rules
 
 import (
 	"net/netip"
+	"slices"
 
 	"sallyport/rules/target"
 )
@@ -133,4 +134,20 @@ func (p *Policy) Rules() []Rule {
 		out[i] = clone(&p.rules[i])
 	}
 	return out
+}
+
+// Credentials returns the names of the credentials that the rules grant,
+// sorted, each once.
+func (p *Policy) Credentials() []string {
+	if p == nil {
+		return nil
+	}
+	var names []string
+	for i := range p.rules {
+		if c := p.rules[i].Credential; c != "" {
+			names = append(names, c)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
