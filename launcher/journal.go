@@ -109,7 +109,9 @@ func (l *Launcher) begin(ctx context.Context, j *journal) (lock *os.File, err er
 	if err != nil {
 		return nil, err
 	}
-	if err := l.writeJournal(j); err != nil {
+	// Who holds it, for whoever wants the run ended: see [Launcher.Live].
+	_, err = fmt.Fprintln(lock, os.Getpid())
+	if err := errors.Join(err, l.writeJournal(j)); err != nil {
 		return nil, errors.Join(err, l.forget(j.Cell, lock))
 	}
 	return lock, nil
