@@ -32,11 +32,22 @@ func lockMemory() error {
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotLocked, err)
 	}
-	if limit.Cur != unix.RLIM_INFINITY {
-		return fmt.Errorf("%w: RLIMIT_MEMLOCK is %d octets; let whoever starts the broker set it to unlimited (LimitMEMLOCK=infinity)", ErrNotLocked, limit.Cur)
+	if limit.Cur != unix.RLIM_INFINITY && !mayLock() {
+		return fmt.Errorf("%w: RLIMIT_MEMLOCK is %d octets; let whoever starts the broker set it to unlimited (LimitMEMLOCK=infinity) or keep CAP_IPC_LOCK", ErrNotLocked, limit.Cur)
 	}
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotLocked, err)
 	}
 	return nil
+}
+
+// mayLock reports whether the limit does not count for this process
+// (capabilities(7), CAP_IPC_LOCK).
+func mayLock() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return false
+	}
+	return data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
 }
