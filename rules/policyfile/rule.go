@@ -19,10 +19,13 @@ type ruleDoc struct {
 	whole  bool                // read without an error
 }
 
-// node returns the node of a field, or of the rule.
+// node returns the node of a field; of what stands for it; of the rule.
 func (r *ruleDoc) node(field string) ast.Node {
-	if n := r.fields[field]; n != nil {
-		return n
+	stands := map[string]string{"hosts": "host", "methods": "access"}
+	for _, name := range []string{field, stands[field], "match"} {
+		if n := r.fields[name]; n != nil {
+			return n
+		}
 	}
 	return r.at
 }
@@ -131,12 +134,7 @@ func (d *policyDoc) readMatch(n ast.Node, what string, m *match, r *ruleDoc) {
 	if seen["host"] != nil && seen["hosts"] != nil {
 		d.errorf(seen["hosts"], "host and hosts; write one of them")
 	}
-	if r.fields["hosts"] == nil {
-		r.fields["hosts"] = seen["host"]
-	}
-	if r.fields["hosts"] == nil {
-		r.fields["hosts"] = n
-	}
+	r.fields["match"] = n
 	if seen["access"] != nil && seen["methods"] != nil {
 		d.errorf(seen["access"], "access and methods; write one of them")
 	}
@@ -200,8 +198,8 @@ func (d *policyDoc) checkGrant(r *ruleDoc) {
 		d.errorf(r.node("credential"), "no credential is named %q%s", r.Credential, missing(r.Credential, known))
 		r.whole = false
 	}
-	if !r.whole || r.Action != rules.AllowAction {
-		return
+	if !r.whole || r.Action != rules.AllowAction || r.Raw || r.TLS == rules.PassthroughTLS {
+		return // Compile refuses a credential here in its own words
 	}
 	field, text := beyond(&r.Rule, &d.creds[i])
 	if text != "" {

@@ -172,6 +172,19 @@ func ParseRequest(s string) (rules.Request, error) {
 	return r, nil
 }
 
+// ParseQuestion reads any of the things that a test asks: METHOD URL, TYPE NAME
+// for a DNS query, or host:port for a stream.
+func ParseQuestion(s string) (rules.Request, error) {
+	switch {
+	case strings.Contains(s, "://"):
+		return ParseRequest(s)
+	case strings.Contains(s, " "):
+		return parseDNS(s)
+	default:
+		return parseConnect(s)
+	}
+}
+
 // parseConnect reads host:port.
 func parseConnect(s string) (rules.Request, error) {
 	e, err := target.ParseAuthority(s, 0)
