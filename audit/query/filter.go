@@ -1,0 +1,362 @@
+package query
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"sallyport/audit"
+)
+
+// Filter says which records are wanted. The zero Filter wants them all.
+//
+// Its language is a row of terms, all of which must hold:
+//
+//	host~stripe verdict=deny since=2h
+//
+// A term is a field, an operator and a value. = and != compare the whole value,
+// ~ and !~ look for a part of it in any case; < <= > >= compare numbers. A comma
+// separates alternatives (kind=admit,refuse); a value with spaces or commas is
+// put in double quotes. since and until take a duration back from now (90s, 2h,
+// 7d), a date or an RFC 3339 time. A word without an operator is looked for in
+// host, path, rule, reason and error.
+type Filter struct {
+	Since, Until time.Time // zero means open
+	terms        []term
+	needles      [][]byte // every line that matches holds each of these
+}
+
+type term struct {
+	field  string
+	op     string
+	values []string
+	nums   []int64
+}
+
+// ParseError is about one term of a filter.
+type ParseError struct {
+	Pos  int // in the text, from 0
+	Text string
+}
+
+// Error implements error.
+func (e *ParseError) Error() string { return fmt.Sprintf("filter, column %d: %s", e.Pos+1, e.Text) }
+
+// Parse reads a filter. now is what durations count back from. It reports every
+// error at once, each a [*ParseError].
+func Parse(text string, now time.Time) (Filter, error) {
+	var f Filter
+	var errs []error
+	for pos := 0; pos < len(text); {
+		r, n := utf8.DecodeRuneInString(text[pos:])
+		if unicode.IsSpace(r) {
+			pos += n
+			continue
+		}
+		t, next, err := parseTerm(text, pos)
+		if err == nil {
+			err = f.add(t, now)
+		}
+		if err != nil {
+			errs = append(errs, &ParseError{pos, err.Error()})
+		}
+		pos = next
+	}
+	if len(errs) > 0 {
+		return Filter{}, errors.Join(errs...)
+	}
+	return f, nil
+}
+
+// Where returns a filter for records whose field is exactly value: for callers
+// that have a value and no text to parse. It panics if there is no such field.
+func Where(field, value string) Filter {
+	var f Filter
+	if textFields[field] == nil {
+		panic("query: no such field: " + field)
+	}
+	f.terms = []term{{field: field, op: "=", values: []string{value}}}
+	f.needle(f.terms[0])
+	return f
+}
+
+const opChars = "=!~<>"
+
+// parseTerm cuts a term off text at pos.
+func parseTerm(text string, pos int) (t term, next int, err error) {
+	i := pos
+	for i < len(text) && (text[i] >= 'a' && text[i] <= 'z' || text[i] == '_') {
+		i++
+	}
+	field, opAt := text[pos:i], i
+	for i < len(text) && i < opAt+2 && strings.IndexByte(opChars, text[i]) >= 0 {
+		i++
+	}
+	t.op = text[opAt:i]
+	if t.op == "" || field == "" {
+		t.op, i = "word", pos
+	} else {
+		t.field = field
+	}
+	t.values, next, err = parseValues(text, i)
+	if t.op == "word" && err == nil && len(t.values) == 1 && t.values[0] == "" {
+		err = errors.New("an empty word")
+	}
+	return t, next, err
+}
+
+// parseValues reads alternatives up to a space.
+func parseValues(text string, pos int) (values []string, next int, err error) {
+	var cur strings.Builder
+	for pos < len(text) {
+		r, n := utf8.DecodeRuneInString(text[pos:])
+		switch {
+		case unicode.IsSpace(r):
+			return append(values, cur.String()), pos, nil
+		case r == ',':
+			values = append(values, cur.String())
+			cur.Reset()
+		case r == '"':
+			quoted, err := strconv.QuotedPrefix(text[pos:])
+			if err != nil {
+				return nil, len(text), errors.New("a quotation mark that is not closed")
+			}
+			part, err := strconv.Unquote(quoted)
+			if err != nil {
+				return nil, len(text), fmt.Errorf("%s cannot be read", quoted)
+			}
+			cur.WriteString(part)
+			n = len(quoted)
+		default:
+			cur.WriteString(text[pos : pos+n])
+		}
+		pos += n
+	}
+	return append(values, cur.String()), pos, nil
+}
+
+func (f *Filter) add(t term, now time.Time) error {
+	switch {
+	case t.op == "word":
+	case t.field == "since" || t.field == "until":
+		return f.addTime(t, now)
+	case numberFields[t.field] != nil:
+		return f.addNumber(t)
+	case textFields[t.field] == nil:
+		return fmt.Errorf("there is no field %q; there are %s", t.field, strings.Join(Fields(), " "))
+	case t.op != "=" && t.op != "!=" && t.op != "~" && t.op != "!~":
+		return fmt.Errorf("%s is text: it can be asked with = != ~ !~, not %q", t.field, t.op)
+	}
+	f.terms = append(f.terms, t)
+	f.needle(t)
+	return nil
+}
+
+func (f *Filter) addNumber(t term) error {
+	switch t.op {
+	case "=", "!=":
+	case "<", "<=", ">", ">=":
+		if len(t.values) != 1 {
+			return fmt.Errorf("%s%s takes one number", t.field, t.op)
+		}
+	default:
+		return fmt.Errorf("%s is a number: it can be asked with = != < <= > >=, not %q", t.field, t.op)
+	}
+	for i, v := range t.values {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%s is a number, and %q is not", t.field, v)
+		}
+		t.nums = append(t.nums, n)
+		t.values[i] = strconv.FormatInt(n, 10)
+	}
+	f.terms = append(f.terms, t)
+	return nil
+}
+
+func (f *Filter) addTime(t term, now time.Time) error {
+	if t.op != "=" || len(t.values) != 1 {
+		return fmt.Errorf("%s takes = and one time", t.field)
+	}
+	at, err := parseTime(t.values[0], now)
+	if err != nil {
+		return err
+	}
+	switch {
+	case t.field == "until" && (f.Until.IsZero() || at.Before(f.Until)):
+		f.Until = at
+	case t.field == "since" && at.After(f.Since):
+		f.Since = at
+	}
+	return nil
+}
+
+func parseTime(s string, now time.Time) (time.Time, error) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+			return now.UTC().AddDate(0, 0, -int(n)), nil
+		}
+	}
+	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+		return now.UTC().Add(-d), nil
+	}
+	for _, form := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateOnly} {
+		if at, err := time.Parse(form, s); err == nil {
+			return at.UTC(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is no time: write 2h, 7d, 2027-01-31 or 2027-01-31T12:00:00Z", s)
+}
+
+// needle notes the bytes that a line must hold, as it is spelled in the log, so
+// that most lines need not be decoded.
+func (f *Filter) needle(t term) {
+	if t.op != "=" || len(t.values) != 1 || t.values[0] == "" {
+		return
+	}
+	for _, c := range []byte(t.values[0]) {
+		if c <= ' ' || c >= 0x7f || strings.IndexByte(`"\<>&`, c) >= 0 {
+			return
+		}
+	}
+	f.needles = append(f.needles, []byte(`"`+t.field+`":"`+t.values[0]+`"`))
+}
+
+// Match reports whether f wants r.
+func (f Filter) Match(r *audit.Record) bool {
+	if !f.Since.IsZero() && r.Time.Before(f.Since) || !f.Until.IsZero() && !r.Time.Before(f.Until) {
+		return false
+	}
+	for i := range f.terms {
+		if !f.terms[i].match(r) {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *term) match(r *audit.Record) bool {
+	if t.op == "word" {
+		for _, s := range []string{r.Host, r.Path, r.Rule, r.Reason, r.Error} {
+			if t.any(s, containsFold) {
+				return true
+			}
+		}
+		return false
+	}
+	if num := numberFields[t.field]; num != nil {
+		return t.matchNumber(num(r))
+	}
+	got := textFields[t.field](r)
+	switch t.op {
+	case "=":
+		return t.any(got, equal)
+	case "!=":
+		return !t.any(got, equal)
+	case "~":
+		return t.any(got, containsFold)
+	default:
+		return !t.any(got, containsFold)
+	}
+}
+
+func (t *term) any(s string, is func(s, want string) bool) bool {
+	for _, v := range t.values {
+		if is(s, v) {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *term) matchNumber(n int64) bool {
+	switch t.op {
+	case "<":
+		return n < t.nums[0]
+	case "<=":
+		return n <= t.nums[0]
+	case ">":
+		return n > t.nums[0]
+	case ">=":
+		return n >= t.nums[0]
+	}
+	for _, v := range t.nums {
+		if n == v {
+			return t.op == "="
+		}
+	}
+	return t.op == "!="
+}
+
+func equal(s, want string) bool { return s == want }
+
+// containsFold reports whether want is a part of s, ASCII letters in any case.
+func containsFold(s, want string) bool {
+	for i := 0; i+len(want) <= len(s); i++ {
+		j := 0
+		for j < len(want) && lower(s[i+j]) == lower(want[j]) {
+			j++
+		}
+		if j == len(want) {
+			return true
+		}
+	}
+	return false
+}
+
+func lower(c byte) byte {
+	if c >= 'A' && c <= 'Z' {
+		return c + 'a' - 'A'
+	}
+	return c
+}
+
+// String returns f in its own language, with absolute times.
+func (f Filter) String() string {
+	var b []byte
+	for _, t := range f.terms {
+		if len(b) > 0 {
+			b = append(b, ' ')
+		}
+		if t.op != "word" {
+			b = append(append(b, t.field...), t.op...)
+		}
+		for i, v := range t.values {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendValue(b, v, t.op == "word", i == 0)
+		}
+	}
+	for _, x := range []struct {
+		name string
+		at   time.Time
+	}{{"since", f.Since}, {"until", f.Until}} {
+		if !x.at.IsZero() {
+			if len(b) > 0 {
+				b = append(b, ' ')
+			}
+			b = x.at.UTC().AppendFormat(append(b, x.name+"="...), time.RFC3339Nano)
+		}
+	}
+	return string(b)
+}
+
+// appendValue quotes what would not be read back as it is: a word must not look
+// like a field with its operator, nor a first value like more of one.
+func appendValue(b []byte, v string, word, first bool) []byte {
+	plain := v != "" && (!word || !strings.ContainsAny(v, opChars)) && (!first || strings.IndexByte(opChars, v[0]) < 0)
+	for _, r := range v {
+		if !strconv.IsPrint(r) || unicode.IsSpace(r) || r == ',' || r == '"' || r == '\\' || r == utf8.RuneError {
+			plain = false
+		}
+	}
+	if plain {
+		return append(b, v...)
+	}
+	return strconv.AppendQuote(b, v)
+}

@@ -1,0 +1,285 @@
+// Package query reads a log, and finds records in it.
+//
+// It works on the segments alone, offline or while they are written, in bounded
+// memory. It tolerates fields that it does not know. It trusts no text: what it
+// prints holds no control character, whatever stands in the file. Whether the
+// log is complete and unchanged is not its question: see audit/verify.
+package query
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"sallyport/audit"
+)
+
+// LineError is about one line that is no record. Reading can go on after it.
+type LineError struct {
+	File string
+	Line int64 // in File, from 1
+	Err  error
+}
+
+// Error implements error.
+func (e *LineError) Error() string {
+	return fmt.Sprintf("%s:%d: not a record: %v", filepath.Base(e.File), e.Line, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *LineError) Unwrap() error { return e.Err }
+
+// Records returns the records of the log in dir that f matches, in their order.
+// An error that is not a [*LineError] is the last of the sequence. Of a log
+// that is being written it returns what is there when a segment is reached; a
+// line that is not finished is left out.
+func Records(dir string, f Filter) iter.Seq2[audit.Record, error] {
+	return func(yield func(audit.Record, error) bool) {
+		segs, err := segments(dir, f.Since)
+		if err != nil {
+			yield(audit.Record{}, err)
+			return
+		}
+		s := scanner{filter: f, yield: yield}
+		for _, path := range segs {
+			file, err := os.Open(path)
+			if err != nil {
+				yield(audit.Record{}, fmt.Errorf("reading the log: %w", err))
+				return
+			}
+			s.open(path, file)
+			ok := s.lines()
+			file.Close()
+			if !ok {
+				return
+			}
+		}
+	}
+}
+
+// poll is how often Follow looks for more.
+const poll = 200 * time.Millisecond
+
+// Follow returns the records that f matches as they are written, from now on,
+// until ctx is done.
+func Follow(ctx context.Context, dir string, f Filter) iter.Seq2[audit.Record, error] {
+	return func(yield func(audit.Record, error) bool) {
+		if err := follow(ctx, dir, scanner{filter: f, yield: yield}); err != nil {
+			yield(audit.Record{}, err)
+		}
+	}
+}
+
+func follow(ctx context.Context, dir string, s scanner) error {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	var file *os.File
+	defer func() { file.Close() }() // a nil file has nothing to close
+	for {
+		// A newer segment is begun only when this one is finished: what is read
+		// after the newer one was seen is all of it.
+		next, err := nextSegment(dir, s.path)
+		if err != nil {
+			return err
+		}
+		if s.path != "" && !s.lines() {
+			return nil
+		}
+		if next != "" {
+			file.Close()
+			if file, err = os.Open(next); err != nil {
+				return fmt.Errorf("reading the log: %w", err)
+			}
+			if s.path == "" {
+				err = s.openAtEnd(next, file)
+			} else {
+				s.open(next, file)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// openAtEnd passes over every line that has begun.
+func (s *scanner) openAtEnd(path string, file *os.File) error {
+	end, err := file.Seek(0, io.SeekEnd)
+	if err == nil && end > 0 {
+		_, err = file.Seek(-1, io.SeekCurrent)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the log: %w", err)
+	}
+	s.open(path, file)
+	if end > 0 {
+		s.skip()
+	}
+	return nil
+}
+
+// nextSegment returns the segment after path, the last if path is empty, or ""
+// if there is none.
+func nextSegment(dir, path string) (string, error) {
+	segs, err := segments(dir, time.Time{})
+	if err != nil {
+		return "", err
+	}
+	if path == "" {
+		return segs[len(segs)-1], nil
+	}
+	for _, s := range segs {
+		if s > path {
+			return s, nil
+		}
+	}
+	return "", nil
+}
+
+// clockMargin is how far the clock may have been set back while the log was
+// written.
+const clockMargin = 24 * time.Hour
+
+// segments returns the paths of the segments, in order, without those that were
+// finished well before since.
+func segments(dir string, since time.Time) ([]string, error) {
+	names, err := os.ReadDir(dir) // sorted
+	if err != nil {
+		return nil, fmt.Errorf("reading the log: %w", err)
+	}
+	var out []string
+	for _, n := range names {
+		digits, ok := strings.CutSuffix(n.Name(), ".jsonl")
+		if _, err := strconv.ParseUint(digits, 10, 63); ok && err == nil && n.Type().IsRegular() {
+			out = append(out, filepath.Join(dir, n.Name()))
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("reading the log: %s holds no segment: %w", dir, fs.ErrNotExist)
+	}
+	if since.IsZero() {
+		return out, nil
+	}
+	for i := len(out) - 1; i > 0; i-- {
+		if at := began(out[i]); !at.IsZero() && at.Add(clockMargin).Before(since) {
+			return out[i:], nil
+		}
+	}
+	return out, nil
+}
+
+// began returns the time of a segment's first record, zero if it has none.
+func began(path string) time.Time {
+	f, err := os.Open(path)
+	if err != nil {
+		return time.Time{} // whoever reads it will tell
+	}
+	defer f.Close()
+	line, err := bufio.NewReader(io.LimitReader(f, audit.MaxLine+1)).ReadBytes('\n')
+	var r struct{ Time time.Time }
+	if err != nil || json.Unmarshal(line, &r) != nil {
+		return time.Time{}
+	}
+	return r.Time
+}
+
+// scanner turns lines into records.
+type scanner struct {
+	filter Filter
+	yield  func(audit.Record, error) bool
+
+	path string
+	line int64
+	in   *bufio.Reader
+	part []byte // of a line that was not finished when it was read
+}
+
+func (s *scanner) open(path string, r io.Reader) {
+	s.path, s.line, s.part = path, 0, s.part[:0]
+	if s.in == nil {
+		s.in = bufio.NewReaderSize(r, 2*audit.MaxLine)
+	} else {
+		s.in.Reset(r)
+	}
+}
+
+// lines yields the records up to the present end; false means to stop.
+func (s *scanner) lines() bool {
+	for {
+		piece, err := s.in.ReadSlice('\n')
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			if s.part = append(s.part, piece...); len(s.part) > 2*audit.MaxLine {
+				s.part = s.part[:0] // no line: what follows will be told as a bad one
+			}
+			if !errors.Is(err, io.EOF) {
+				s.yield(audit.Record{}, fmt.Errorf("reading %s: %w", s.path, err))
+				return false
+			}
+			return true
+		}
+		line := piece
+		if len(s.part) > 0 {
+			line = append(s.part, piece...)
+			s.part = line[:0]
+		}
+		if err != nil {
+			// Longer than a line can be: leave out what it is made of.
+			if s.line++; !s.bad(errors.New("the line is too long")) || !s.skip() {
+				return false
+			}
+			continue
+		}
+		s.line++
+		if !s.record(line[:len(line)-1]) {
+			return false
+		}
+	}
+}
+
+// skip reads to the end of a line.
+func (s *scanner) skip() bool {
+	s.part = s.part[:0]
+	for {
+		_, err := s.in.ReadSlice('\n')
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return true // its end, or the file's, or an error that comes again
+		}
+	}
+}
+
+func (s *scanner) bad(err error) bool {
+	return s.yield(audit.Record{}, &LineError{s.path, s.line, err})
+}
+
+func (s *scanner) record(line []byte) bool {
+	for _, n := range s.filter.needles {
+		if !bytes.Contains(line, n) {
+			return true
+		}
+	}
+	var r audit.Record
+	if err := json.Unmarshal(line, &r); err != nil {
+		return s.bad(err)
+	}
+	if !s.filter.Match(&r) {
+		return true
+	}
+	return s.yield(r, nil)
+}

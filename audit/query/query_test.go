@@ -1,0 +1,351 @@
+package query_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"sallyport/audit"
+	"sallyport/audit/query"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var start = time.Date(2027, 1, 31, 12, 0, 0, 0, time.UTC)
+
+// open returns a live log whose clock advances a minute with each look.
+func open(t testing.TB) (*audit.Log, string) {
+	t.Helper()
+	base := t.TempDir()
+	now := start
+	l, err := audit.Open(audit.Config{
+		Dir: filepath.Join(base, "audit"), KeyFile: filepath.Join(base, "key"), Interval: time.Hour,
+		SegmentSize: 600, Now: func() time.Time { return now },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil && !errors.Is(err, audit.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	return l, filepath.Join(base, "audit")
+}
+
+func add(t testing.TB, l *audit.Log, recs ...audit.Record) {
+	t.Helper()
+	for i := range recs {
+		recs[i].Time = start.Add(time.Duration(i) * time.Minute)
+		if err := l.Append(t.Context(), &recs[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func sample() []audit.Record {
+	return []audit.Record{
+		{Kind: audit.RunStart, Run: "r1", Cell: "c1", Data: json.RawMessage(`{"image":"x"}`)},
+		{Kind: audit.DNS, Run: "r1", Cell: "c1", Verdict: "inspect", Reason: "allowed", Host: "api.stripe.com", QType: "A", Answer: "198.18.0.1"},
+		{Kind: audit.Admit, Run: "r1", Cell: "c1", Verdict: "inspect", Reason: "allowed", Rule: "charges", Host: "api.stripe.com", Port: 443, Method: "POST", Path: "/v1/charges", Credential: "stripe"},
+		{Kind: audit.Done, Run: "r1", Cell: "c1", Verdict: "inspect", Reason: "allowed", Rule: "charges", Host: "api.stripe.com", Port: 443, Method: "POST", Path: "/v1/charges", Status: 200, Sent: 1200, Received: 3400, Micros: 12345},
+		{Kind: audit.Refuse, Run: "r1", Cell: "c1", Verdict: "deny", Reason: "host_not_allowed", Question: "fetch", Host: "evil.example", Port: 443, Method: "POST", Path: "/x"},
+		{Kind: audit.Refuse, Run: "r1", Cell: "c1", Verdict: "deny", Reason: "host_not_allowed", Question: "fetch", Host: "evil.example", Port: 443, Method: "POST", Path: "/x"},
+		{Kind: audit.Refuse, Run: "r2", Cell: "c2", Verdict: "deny", Reason: "path_not_allowed", Rule: "charges", Host: "api.stripe.com", Port: 443, Method: "GET", Path: "/v1/refunds"},
+		{Kind: audit.Done, Run: "r1", Cell: "c1", Verdict: "deny", Reason: "private_ip", Host: "rebind.example", Port: 443, Error: "address 10.0.0.1"},
+	}
+}
+
+func parse(t testing.TB, text string) query.Filter {
+	t.Helper()
+	f, err := query.Parse(text, start.Add(10*time.Minute))
+	if err != nil {
+		t.Fatalf("Parse(%q): %v", text, err)
+	}
+	return f
+}
+
+func collect(t testing.TB, dir string, f query.Filter) []uint64 {
+	t.Helper()
+	var seqs []uint64
+	for r, err := range query.Records(dir, f) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seqs = append(seqs, r.Seq)
+	}
+	return seqs
+}
+
+func TestRecords(t *testing.T) {
+	l, dir := open(t)
+	add(t, l, sample()...)
+	// 0 is log.open.
+	tests := []struct {
+		filter string
+		want   []uint64
+	}{
+		{"", []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8}},
+		{"host=nowhere.example", nil},
+		{"host=api.stripe", nil},
+		{"run=r2", []uint64{7}},
+		{"run=r", nil},
+		{"run=r1,r2 verdict=deny", []uint64{5, 6, 7, 8}},
+		{"host~STRIPE verdict!=deny", []uint64{2, 3, 4}},
+		{"host!~stripe kind=done", []uint64{8}},
+		{"cell=c1 rule=charges", []uint64{3, 4}},
+		{"reason=host_not_allowed,private_ip", []uint64{5, 6, 8}},
+		{"credential=stripe", []uint64{3}},
+		{"method=POST path=/v1/charges kind!=done", []uint64{3}},
+		{"status>=200 status<300", []uint64{4}},
+		{"sent>1199", []uint64{4}},
+		{"port=443,80 us!=0", []uint64{4}},
+		{"seq=1", []uint64{1}},
+		{"since=4m", []uint64{7, 8}},
+		{"until=2027-01-31T12:01:00Z run=r1", []uint64{1}},
+		{"since=2027-01-31T12:01 until=2027-01-31T12:03", []uint64{2, 3}},
+		{"since=2027-02-01", nil},
+		{"refunds", []uint64{7}},
+		{`"10.0.0.1"`, []uint64{8}},
+		{`error="address 10.0.0.1"`, []uint64{8}},
+		{`verdict=""`, []uint64{0, 1}},
+	}
+	for _, tt := range tests {
+		f := parse(t, tt.filter)
+		if got := collect(t, dir, f); !cmp.Equal(got, tt.want) {
+			t.Errorf("Records(%q) = %v, want %v", tt.filter, got, tt.want)
+		}
+		if again := parse(t, f.String()); !cmp.Equal(collect(t, dir, again), tt.want) {
+			t.Errorf("Records(%q), which is %q as text, differs", f.String(), tt.filter)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	tests := []struct{ text, want string }{
+		{"hots=x", `column 1: there is no field "hots"`},
+		{"host=x  hots=y", `column 9: there is no field "hots"`},
+		{"host>x", `column 1: host is text`},
+		{"status=ok", `column 1: status is a number, and "ok" is not`},
+		{"status~2", `column 1: status is a number`},
+		{"status<1,2", `takes one number`},
+		{"since=yesterday", `"yesterday" is no time: write`},
+		{"since>2h", "since takes = and one time"},
+		{"since=-2h", "is no time"},
+		{`host="x`, "not closed"},
+		{"host==x", `host is text: it can be asked with = != ~ !~, not "=="`},
+		{"a=1 b=2", "column 5: there is no field"},
+	}
+	for _, tt := range tests {
+		_, err := query.Parse(tt.text, start)
+		var p *query.ParseError
+		if !errors.As(err, &p) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("Parse(%q) = %v, want %q", tt.text, err, tt.want)
+		}
+	}
+}
+
+func TestReaderTellsOfBadLinesAndGoesOn(t *testing.T) {
+	l, dir := open(t)
+	add(t, l, sample()[:2]...)
+	extra := filepath.Join(dir, "000000000099.jsonl")
+	text := `{"v":1,"seq":99,"kind":"admit","new_field":{"x":1},"host":"a.example"}` + "\n" +
+		"\x1b[2Jnot json\n" + strings.Repeat("x", 300<<10) + "\n\n" + `{"v":1,"seq":100,"host":"b.example"}` + "\n" + `{"v":1,"seq":1`
+	if err := os.WriteFile(extra, []byte(text), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	var seqs []uint64
+	var bad []int64
+	for r, err := range query.Records(dir, query.Filter{}) {
+		var le *query.LineError
+		switch {
+		case errors.As(err, &le):
+			bad = append(bad, le.Line)
+		case err != nil:
+			t.Fatal(err)
+		default:
+			seqs = append(seqs, r.Seq)
+		}
+	}
+	if want := []uint64{0, 1, 2, 99, 100}; !cmp.Equal(seqs, want) {
+		t.Errorf("records = %v, want %v", seqs, want)
+	}
+	if want := []int64{2, 3, 4}; !cmp.Equal(bad, want) {
+		t.Errorf("bad lines = %v, want %v", bad, want)
+	}
+	for _, err := range query.Records(t.TempDir(), query.Filter{}) {
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("Records(empty directory): %v, want ErrNotExist", err)
+		}
+	}
+}
+
+// LG-02: nothing that a terminal obeys reaches it, even out of a forged file.
+func TestTableLG02(t *testing.T) {
+	_, dir := open(t)
+	forged, err := json.Marshal(audit.Record{Kind: "admit\x1b[2J", Verdict: "deny\u202e", Reason: "\u0085x", Host: "\x1b]0;x\x07.example",
+		Path: "/" + strings.Repeat("é", 100), Method: "G\r\nET", Time: start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "000000000099.jsonl")
+	if err := os.WriteFile(name, append(forged, "\n\x1b[31mno record\n"...), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := query.Table(&out, query.Records(dir, query.Filter{})); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range out.String() {
+		if r != '\n' && !unicode.IsPrint(r) {
+			t.Fatalf("table holds %U:\n%q", r, out.String())
+		}
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 100 {
+			t.Errorf("line of %d columns: %q", n, line)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	l, dir := open(t)
+	add(t, l, sample()...)
+	var out bytes.Buffer
+	if err := query.Table(&out, query.Records(dir, parse(t, "run=r1"))); err != nil {
+		t.Fatal(err)
+	}
+	want := `TIME     KIND        VERDICT  REASON                 WHAT
+2027-01-31
+12:00:00 run.start                                   r1 c1 {"image":"x"}
+12:01:00 dns         inspect  allowed                A api.stripe.com -> 198.18.0.1
+12:02:00 admit       inspect  allowed                POST api.stripe.com/v1/charges with stripe
+12:03:00 done        inspect  allowed                200 1.2k up 3.3k down 12ms api.stripe.com/v1/c…
+12:04:00 refuse      deny     host_not_allowed       POST evil.example/x
+12:05:00 refuse      deny     host_not_allowed       POST evil.example/x
+12:07:00 done        deny     private_ip             0B up 0B down 0s rebind.example address 10.0.0…
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("Table (-want +got):\n%s", diff)
+	}
+}
+
+func TestDenials(t *testing.T) {
+	l, dir := open(t)
+	add(t, l, sample()...)
+	got, more, err := query.Denials(dir, "r1")
+	if err != nil || more != 0 {
+		t.Fatalf("Denials: %v, more %d", err, more)
+	}
+	for i := range got {
+		got[i].ID = ""
+	}
+	want := []query.Denial{
+		{Time: start.Add(4 * time.Minute), Count: 2, Reason: "host_not_allowed", Question: "fetch", Host: "evil.example", Port: 443, Method: "POST", Path: "/x"},
+		{Time: start.Add(7 * time.Minute), Count: 1, Reason: "private_ip", Host: "rebind.example", Port: 443},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Denials (-want +got):\n%s", diff)
+	}
+	if got, _, err := query.Denials(dir, "nobody"); err != nil || len(got) != 0 {
+		t.Errorf("Denials(nobody) = %v, %v; want none", got, err)
+	}
+}
+
+func TestDenialsAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	var b bytes.Buffer
+	for i := range query.MaxDenials + 5 {
+		fmt.Fprintf(&b, `{"v":1,"seq":%d,"kind":"refuse","run":"r1","reason":"x","host":"h%d.example"}`+"\n", i, i)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "000000000000.jsonl"), b.Bytes(), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	got, more, err := query.Denials(dir, "r1")
+	if len(got) != query.MaxDenials || more != 5 || err != nil {
+		t.Errorf("Denials = %d and %d more, %v", len(got), more, err)
+	}
+}
+
+func TestFollow(t *testing.T) {
+	l, dir := open(t)
+	add(t, l, sample()[:2]...)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ready := make(chan struct{})
+	go func() {
+		defer close(ready)
+		for i := range 40 { // over several segments
+			r := audit.Record{Kind: audit.Admit, Host: fmt.Sprintf("h%d.example", i)}
+			if err := l.Append(ctx, &r); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	n := -1
+	for r, err := range query.Follow(ctx, dir, parse(t, "kind=admit")) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		var i int
+		fmt.Sscanf(r.Host, "h%d.example", &i)
+		if n >= 0 && i != n+1 {
+			t.Fatalf("record %d after %d", i, n)
+		}
+		if n = i; n == 39 {
+			cancel()
+		}
+	}
+	<-ready
+	if n != 39 && n != -1 { // -1: all was written before Follow looked
+		t.Errorf("Follow ended with record %d", n)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"host~stripe verdict=deny since=2h", `a "b c",d`, `host="\x1b",x`, "=", "~x", `"="`, "since=7d until=2027-01-31", "status>=200"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		a, err := query.Parse(text, start)
+		if err != nil {
+			return
+		}
+		b, err := query.Parse(a.String(), start)
+		if err != nil || b.String() != a.String() {
+			t.Errorf("Parse(%q) is %q, which reads as %q, %v", text, a.String(), b.String(), err)
+		}
+		a.Match(&audit.Record{Host: text})
+	})
+}
+
+func FuzzReader(f *testing.F) {
+	f.Add([]byte(`{"v":1,"seq":0,"time":"2027-01-31T12:00:00Z","kind":"admit"}` + "\n{}\n\x00\x00"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "000000000000.jsonl"), data, 0o640); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := query.Table(&out, query.Records(dir, query.Filter{})); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range out.String() {
+			if r != '\n' && !unicode.IsPrint(r) {
+				t.Fatalf("table holds %U", r)
+			}
+		}
+	})
+}

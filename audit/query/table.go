@@ -1,0 +1,202 @@
+package query
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"sallyport/audit"
+)
+
+// Printable returns s with everything that a terminal could obey or hide
+// replaced by a visible \x1b or \u202e. Records of a log that was written by
+// package audit hold nothing of the kind; any other file may.
+func Printable(s string) string {
+	clean := true
+	for i := 0; i < len(s) && clean; i++ {
+		clean = s[i] >= ' ' && s[i] < 0x7f
+	}
+	if clean {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && n == 1, r < utf8.RuneSelf && !strconv.IsPrint(r):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case strconv.IsPrint(r):
+			b.WriteString(s[i : i+n])
+		case r <= 0xffff:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// The columns of a table; with a space between them they take 100.
+const (
+	widthTime   = 8
+	widthKind   = 11
+	widthJudged = 8
+	widthReason = 22
+	widthWhat   = 47
+)
+
+// Table writes records as lines of at most 100 columns, under a heading and,
+// where the day changes, its date. Times are UTC. It writes as it reads. Lines
+// that are no records are told in place; the first other error ends it.
+func Table(w io.Writer, recs iter.Seq2[audit.Record, error]) error {
+	day := ""
+	for r, err := range recs {
+		var bad *LineError
+		if errors.As(err, &bad) {
+			if _, err := fmt.Fprintf(w, "%s\n", fit(Printable("! "+bad.Error()), 100)); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		at := r.Time.UTC()
+		if d := at.Format(time.DateOnly); d != day {
+			if day == "" {
+				if err := row(w, "TIME", "KIND", "VERDICT", "REASON", "WHAT"); err != nil {
+					return err
+				}
+			}
+			if _, err := fmt.Fprintln(w, d); err != nil {
+				return err
+			}
+			day = d
+		}
+		if err := row(w, at.Format(time.TimeOnly), string(r.Kind), r.Verdict, r.Reason, what(&r)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func row(w io.Writer, when, kind, judged, reason, what string) error {
+	var b strings.Builder
+	for _, c := range []struct {
+		text  string
+		width int
+	}{{when, widthTime}, {kind, widthKind}, {judged, widthJudged}, {reason, widthReason}, {what, widthWhat}} {
+		text := fit(Printable(c.text), c.width)
+		b.WriteString(text)
+		b.WriteString(strings.Repeat(" ", c.width-width(text)+1))
+	}
+	_, err := fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	return err
+}
+
+// width is how many columns s takes, near enough: what is far from Latin is
+// taken for wide.
+func width(s string) int {
+	n := 0
+	for _, r := range s {
+		if n++; r >= 0x1100 {
+			n++
+		}
+	}
+	return n
+}
+
+// fit cuts s to limit columns.
+func fit(s string, limit int) string {
+	if width(s) <= limit {
+		return s
+	}
+	n := 0
+	for i, r := range s {
+		if n += width(string(r)); n > limit-1 {
+			return s[:i] + "…"
+		}
+	}
+	return s
+}
+
+// what tells in a few words what a record is about.
+func what(r *audit.Record) string {
+	switch r.Kind {
+	case audit.DNS:
+		return join(r.QType, r.Host, arrow(r.Answer))
+	case audit.Done:
+		return join(outcome(r), place(r), r.Error)
+	case audit.Admit, audit.Refuse, audit.Credential:
+		return join(r.Method, place(r), via(r.Credential), r.Error)
+	case audit.RunStart, audit.RunEnd, audit.CellUp, audit.CellDown:
+		return join(r.Run, r.Cell, r.Error, brief(r.Data))
+	default:
+		return join(r.Run, place(r), r.Error, brief(r.Data))
+	}
+}
+
+func join(parts ...string) string {
+	kept := parts[:0]
+	for _, p := range parts {
+		if p != "" {
+			kept = append(kept, p)
+		}
+	}
+	return strings.Join(kept, " ")
+}
+
+func place(r *audit.Record) string {
+	if r.Host == "" {
+		return r.Path
+	}
+	if r.Port == 0 || r.Port == 443 {
+		return r.Host + r.Path
+	}
+	return r.Host + ":" + strconv.Itoa(int(r.Port)) + r.Path
+}
+
+func arrow(answer string) string {
+	if answer == "" {
+		return ""
+	}
+	return "-> " + answer
+}
+
+func via(credential string) string {
+	if credential == "" {
+		return ""
+	}
+	return "with " + credential
+}
+
+func outcome(r *audit.Record) string {
+	s := ""
+	if r.Status != 0 {
+		s = strconv.Itoa(r.Status) + " "
+	}
+	return fmt.Sprintf("%s%s up %s down %s", s, size(r.Sent), size(r.Received),
+		(time.Duration(r.Micros) * time.Microsecond).Round(time.Millisecond))
+}
+
+func size(n int64) string {
+	for _, u := range []struct {
+		name string
+		of   int64
+	}{{"G", 1 << 30}, {"M", 1 << 20}, {"k", 1 << 10}} {
+		if n >= u.of {
+			return fmt.Sprintf("%.1f%s", float64(n)/float64(u.of), u.name)
+		}
+	}
+	return strconv.FormatInt(n, 10) + "B"
+}
+
+// brief is the start of what a record carries beside its fields.
+func brief(data json.RawMessage) string { return string(data[:min(len(data), 200)]) }
