@@ -215,14 +215,14 @@ func lockFile(ctx context.Context, f *os.File) (unlock func(), err error) {
 			}
 		}
 	}()
-	unlock = func() { _ = unix.Flock(fd, unix.LOCK_UN) } // fails only for a bad descriptor
+	release := func() { _ = unix.Flock(fd, unix.LOCK_UN) } // fails only for a bad descriptor
 	select {
 	case err := <-got:
-		return unlock, err
+		return release, err
 	case <-ctx.Done():
 		go func() {
 			if <-got == nil {
-				unlock()
+				release()
 			}
 		}()
 		return nil, ctx.Err()
