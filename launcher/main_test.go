@@ -106,7 +106,7 @@ func findTools() (t nerdctl.Tools, archive string, err error) {
 }
 
 // openLab starts everything. closeLab works also after an error.
-func openLab(ctx context.Context) (l *lab, closeLab func() error, err error) {
+func openLab(ctx context.Context) (_ *lab, closeLab func() error, err error) {
 	var undo []func() error
 	closeLab = func() error {
 		var errs []error
@@ -128,7 +128,7 @@ func openLab(ctx context.Context) (l *lab, closeLab func() error, err error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, closeLab, err
 	}
-	l = &lab{RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Guest: filepath.Join(dir, "guest"), Tools: tools}
+	l := &lab{RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Guest: filepath.Join(dir, "guest"), Tools: tools}
 	build := exec.Command("go", "build", "-trimpath", "-o", l.Guest, "./guest/testdata/guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -161,7 +161,21 @@ func openLab(ctx context.Context) (l *lab, closeLab func() error, err error) {
 		return nil, closeLab, err
 	}
 	undo = append(undo, greeter.Close)
-	return l, closeLab, nil
+	return l, closeLab, l.warmUp(ctx)
+}
+
+// warmUp makes a run, so that what is made once for all runs is there: directories,
+// and what is known of the image.
+func (l *lab) warmUp(ctx context.Context) error {
+	launch, err := l.launcher(nil)
+	if err != nil {
+		return err
+	}
+	res, err := launch.Run(ctx, spec("true"))
+	if err == nil && res.Exit != 0 {
+		err = errors.New(res.Text)
+	}
+	return err
 }
 
 // greet answers on the explicit listener, for a sandbox to show that it gets there.
