@@ -1,0 +1,41 @@
+package dns_test
+
+import (
+	"context"
+	"log/slog"
+
+	"sallyport/audit"
+	"sallyport/proxy/dns"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// fakeGate admits every name without a record.
+type fakeGate struct{}
+
+func (fakeGate) Answer(_ context.Context, _ rules.Request, _ string, answer func(rules.Decision) string) (rules.Decision, error) {
+	d := rules.Decision{Verdict: rules.Inspect, Reason: rules.Allowed}
+	_ = answer(d)
+	return d, nil
+}
+
+func (fakeGate) Refuse(_ context.Context, _ rules.Request, r rules.Reason, _ error) error {
+	return &gate.DeniedError{Reason: r}
+}
+
+// panicGate breaks on one name.
+type panicGate struct{ dns.Gate }
+
+func (g panicGate) Answer(ctx context.Context, r rules.Request, t string, f func(rules.Decision) string) (rules.Decision, error) {
+	if r.Endpoint.Host.String() == "boom.test" {
+		panic("boom")
+	}
+	return g.Gate.Answer(ctx, r, t, f)
+}
+
+// nothing records nothing.
+type nothing struct{}
+
+func (nothing) Append(context.Context, *audit.Record) error { return nil }

@@ -1,0 +1,58 @@
+package dns_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+
+	"sallyport/proxy/dns"
+)
+
+// FuzzHandle: no octets make the server fall over, answer an answer, or send
+// more than it may; what it sends is a reply to what was asked.
+func FuzzHandle(f *testing.F) {
+	seeds := []*mdns.Msg{query("ok.test", mdns.TypeA), query("ok.test", mdns.TypeANY), query(".", mdns.TypeNS), query(`a\000.test`, mdns.TypeTXT)}
+	for _, m := range seeds {
+		wire, err := m.Pack()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(wire)
+		f.Add(wire[:len(wire)/2])
+	}
+	f.Add([]byte("\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"))
+	names, err := dns.NewNames(dns.NamesConfig{Dir: f.TempDir()})
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer names.Close()
+	s, err := dns.New(dns.Config{
+		Gate: fakeGate{}, CellOf: func(netip.Addr) (string, bool) { return "one", true }, Names: names,
+		Now: time.Now, Log: quiet, Rate: 1 << 30, Burst: 1 << 30,
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	buf := make([]byte, 1232)
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		out := s.Handle(t.Context(), wire, one, true, buf)
+		if out == nil {
+			return
+		}
+		if len(out) > 1232 || len(out) < 12 || out[0] != wire[0] || out[1] != wire[1] || wire[2]&0x80 != 0 || out[2]&0x80 == 0 {
+			t.Fatalf("reply %x to %x", out, wire)
+		}
+		m := new(mdns.Msg)
+		if err := m.Unpack(out); err != nil {
+			t.Fatalf("reply %x to %x: %v", out, wire, err)
+		}
+		for _, rr := range m.Answer {
+			a, isA := rr.(*mdns.A)
+			if isA && !names.Contains(netip.AddrFrom4([4]byte(a.A.To4()))) {
+				t.Fatalf("answered %v", a)
+			}
+		}
+	})
+}

@@ -1,0 +1,246 @@
+package dns_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	mdns "github.com/miekg/dns"
+	"go.uber.org/goleak"
+
+	"sallyport/proxy/dns"
+	"sallyport/rules"
+)
+
+// The test network's addresses are all this machine's: a client is in a cell
+// by the address that it binds to.
+var gateway = netip.MustParseAddr("10.77.0.1")
+
+// serve runs the world's server on every address, port 53, and returns what
+// ends it.
+func (w *world) serve() (stop func()) {
+	w.t.Helper()
+	pc, err := net.ListenPacket("udp4", "0.0.0.0:5300")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp4", "0.0.0.0:5300")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Serve(ctx, pc, l) }()
+	return sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("Serve = %v", err)
+		}
+	})
+}
+
+// from opens a connection from a sandbox's address to a gateway's.
+func from(t *testing.T, network string, src netip.AddrPort, to netip.Addr) net.Conn {
+	t.Helper()
+	d := net.Dialer{Timeout: 5 * time.Second}
+	if network == "udp" {
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(src.Addr(), 0))
+	} else {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(src.Addr(), 0))
+	}
+	c, err := d.Dial(network, netip.AddrPortFrom(to, 5300).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	return c
+}
+
+func exchange(c net.Conn, m *mdns.Msg) (*mdns.Msg, error) {
+	dc := &mdns.Conn{Conn: c}
+	if err := dc.WriteMsg(m); err != nil {
+		return nil, err
+	}
+	return dc.ReadMsg()
+}
+
+// TestServe: DN-05. UDP and TCP answer alike, and from the address that was
+// asked: a connected client takes no other.
+func TestServe(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	w := newWorld(t, rules.NameErrorDenied, nil)
+	stop := w.serve()
+	defer stop()
+	other := netip.MustParseAddr("11.7.7.99")
+	for _, network := range []string{"udp", "tcp"} {
+		for _, to := range []netip.Addr{gateway, other} {
+			c := from(t, network, one, to)
+			for _, tt := range []struct {
+				qname string
+				qtype uint16
+				want  string
+			}{
+				{"evil.test", mdns.TypeA, "NXDOMAIN"},
+				{"ok.test", mdns.TypeTXT, "NODATA"},
+				{"ok.test", mdns.TypeAXFR, "REFUSED"},
+				{"ok.test", mdns.TypeA, "198.18.0.1"},
+			} {
+				m, err := exchange(c, query(tt.qname, tt.qtype))
+				if err != nil {
+					t.Fatalf("%s to %v: %s %s: %v", network, to, tt.qname, mdns.Type(tt.qtype), err)
+				}
+				if said(m) != tt.want {
+					t.Errorf("%s to %v: %s %s: %s, want %s", network, to, tt.qname, mdns.Type(tt.qtype), said(m), tt.want)
+				}
+			}
+		}
+	}
+	for _, rec := range w.records.take() {
+		if rec.Cell != "one" || rec.Listener != "dns" || rec.Proto != "udp" && rec.Proto != "tcp" || !strings.HasPrefix(rec.Client, one.Addr().String()) {
+			t.Errorf("record %+v", rec)
+		}
+	}
+	if m, err := exchange(from(t, "udp", nowhere, gateway), query("ok.test", mdns.TypeA)); err != nil || said(m) != "REFUSED" {
+		t.Errorf("a stranger: %v, %v", m, err)
+	}
+	stop()
+	_ = w.resolver.Close()
+}
+
+// TestTCPIsBounded: DN-19. Idle and half-open connections of one cell do not
+// keep another from being served.
+func TestTCPIsBounded(t *testing.T) {
+	w := newWorld(t, rules.ExplainDenied, func(c *dns.Config) { c.Conns, c.AllConns, c.Idle = 8, 16, 300*time.Millisecond })
+	stop := w.serve()
+	defer stop()
+	began := time.Now()
+	var held []net.Conn
+	for i := range 40 {
+		c := from(t, "tcp", one, gateway)
+		if i%2 == 0 {
+			_, _ = c.Write([]byte{0}) // half a length
+		}
+		held = append(held, c)
+	}
+	m, err := exchange(from(t, "tcp", two, gateway), query("ok.test", mdns.TypeA))
+	if err != nil || said(m) != "198.18.0.1" {
+		t.Errorf("the neighbour: %v, %v", m, err)
+	}
+	for _, c := range held {
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Error("a silent connection was answered")
+		}
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("the last idle connection was closed after %v", d)
+	}
+	m, err = exchange(from(t, "tcp", one, gateway), query("ok.test", mdns.TypeA))
+	if err != nil || said(m) != "198.18.0.1" {
+		t.Errorf("the cell itself afterwards: %v, %v", m, err)
+	}
+}
+
+// TestTCPFrames: DN-11. Lengths that are none, or too much.
+func TestTCPFrames(t *testing.T) {
+	w := newWorld(t, rules.ExplainDenied, func(c *dns.Config) { c.Idle = 300 * time.Millisecond })
+	stop := w.serve()
+	defer stop()
+	for _, size := range []uint16{0, 4097, 65535} {
+		c := from(t, "tcp", one, gateway)
+		frame := binary.BigEndian.AppendUint16(nil, size)
+		_, _ = c.Write(append(frame, make([]byte, size)...))
+		if got, err := io.ReadAll(c); len(got) > 0 {
+			t.Errorf("%d octets: answered with %x, %v", size, got, err)
+		}
+	}
+	c := from(t, "tcp", one, gateway)
+	for i := range 3 { // several queries on one connection, one in pieces
+		wire, err := query(fmt.Sprintf("n%d.wild.test", i), mdns.TypeA).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...) {
+			if _, err := c.Write([]byte{b}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m, err := (&mdns.Conn{Conn: c}).ReadMsg()
+		if err != nil || said(m) != fmt.Sprintf("198.18.0.%d", i+1) {
+			t.Errorf("query %d: %v, %v", i, m, err)
+		}
+	}
+}
+
+// TestServeEnds: with its context, or with its sockets.
+func TestServeEnds(t *testing.T) {
+	w := newWorld(t, rules.ExplainDenied, nil)
+	pc, err := net.ListenPacket("udp4", "10.77.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = pc.Close()
+	if err := w.Serve(t.Context(), pc, nil); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("on a closed socket: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l, err := net.Listen("tcp4", "10.77.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Serve(ctx, nil, l); err != nil {
+		t.Errorf("after its end: %v", err)
+	}
+}
+
+// TestFloodLeavesTheNeighbour: DN-19, by UDP.
+func TestFloodLeavesTheNeighbour(t *testing.T) {
+	w := newWorld(t, rules.NameErrorDenied, func(c *dns.Config) { c.Now = time.Now })
+	stop := w.serve()
+	defer stop()
+	flood, end := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	for i := range 2 {
+		c := from(t, "udp", one, gateway)
+		done.Go(func() {
+			for n := 0; flood.Err() == nil; n++ {
+				wire, err := query(fmt.Sprintf("x%d-%d.evil.test", i, n), mdns.TypeA).Pack()
+				if err != nil {
+					return
+				}
+				_, _ = c.Write(wire)
+			}
+		})
+	}
+	neighbour := from(t, "udp", two, gateway)
+	var worst time.Duration
+	lost := 0
+	for range 50 {
+		began := time.Now()
+		_ = neighbour.SetDeadline(began.Add(time.Second))
+		m, err := exchange(neighbour, query("ok.test", mdns.TypeA))
+		if err != nil {
+			lost++ // a full socket buffer: clients ask again
+			continue
+		}
+		if said(m) != "198.18.0.1" {
+			t.Fatalf("answer %s", said(m))
+		}
+		worst = max(worst, time.Since(began))
+	}
+	end()
+	done.Wait()
+	t.Logf("worst answer to the neighbour: %v, %d of 50 lost", worst, lost)
+	if lost > 5 || worst > 500*time.Millisecond {
+		t.Errorf("the neighbour waited %v and lost %d of 50", worst, lost)
+	}
+}
