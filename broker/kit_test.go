@@ -33,7 +33,7 @@ var epoch = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 
 // kit is a broker and a gateway's client of it, over a unix socket.
 type kit struct {
-	t      *testing.T
+	t      testing.TB
 	dir    string
 	server *broker.Server
 	client *broker.Client
@@ -95,7 +95,7 @@ func writeSecret(t testing.TB, path, text string) {
 
 // newKit serves three credentials: api (bearer, api.test), key (header,
 // key.test), git (basic, git.test).
-func newKit(t *testing.T) *kit {
+func newKit(t testing.TB) *kit {
 	t.Helper()
 	k := &kit{t: t, dir: t.TempDir(), log: &lockedBuffer{}}
 	k.socket, k.cells = filepath.Join(k.dir, "broker.sock"), filepath.Join(k.dir, "cells")

@@ -19,21 +19,19 @@ const Redacted = "[redacted]"
 // Value is a secret. Copies share the octets, so that [Value.Wipe] of one wipes
 // all. The zero Value is empty.
 //
-// The octets sit behind a pointer: fmt prints the address of a pointer that it
-// meets in an unexported field, and calls no method there.
-type Value struct{ p *octets }
-
-type octets struct{ b []byte }
+// The octets sit behind a function: fmt follows pointers even in unexported
+// fields, where it calls no method, if a verb does not fit.
+type Value struct{ p func() *[]byte }
 
 // New makes a Value of b and takes it over: the caller does not use b again.
-func New(b []byte) Value { return Value{&octets{b}} }
+func New(b []byte) Value { return Value{func() *[]byte { return &b }} }
 
 // Reveal returns the octets themselves. The caller neither keeps nor changes them.
 func (v Value) Reveal() []byte {
 	if v.p == nil {
 		return nil
 	}
-	return v.p.b
+	return *v.p()
 }
 
 // Len returns the number of octets.
@@ -49,8 +47,8 @@ func (v Value) Wipe() {
 	if v.p == nil {
 		return
 	}
-	clear(v.p.b)
-	v.p.b = nil
+	clear(*v.p())
+	*v.p() = nil
 }
 
 // String returns [Redacted].

@@ -83,8 +83,8 @@ func (a aged) open(ids []age.Identity) ([]byte, error) {
 		in = armor.NewReader(in)
 	}
 	plain, err := age.Decrypt(in, ids...)
-	if err != nil {
-		return nil, fmt.Errorf("it does not open with the identity: %w", err)
+	if err != nil { // which may quote what it read
+		return nil, errors.New("it is not an age file that the identity opens")
 	}
 	out := make([]byte, MaxLen+3)
 	n, err := io.ReadFull(plain, out)

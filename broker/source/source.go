@@ -110,6 +110,9 @@ func finish(b []byte) (secret.Value, error) {
 		return secret.Value{}, errors.New("it is empty")
 	case strings.TrimSpace(string(b)) == "":
 		return secret.Value{}, errors.New("it holds only blanks")
+	case n > MaxLen:
+		clear(b)
+		return secret.Value{}, fmt.Errorf("it is longer than %d octets", MaxLen)
 	case n < MinLen:
 		clear(b)
 		return secret.Value{}, fmt.Errorf("the secret is shorter than %d octets", MinLen)
