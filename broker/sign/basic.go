@@ -18,7 +18,7 @@ func newBasic(s Spec) (Scheme, error) {
 		return nil, err
 	}
 	if s.Username == "" {
-		return nil, errors.New(`type "basic" needs a user name, for example "username: x-access-token"`)
+		return nil, errors.New(`type "basic" needs a user name, for example "basic: {username: x-access-token}"`)
 	}
 	if strings.Contains(s.Username, ":") {
 		return nil, errors.New("a user name of HTTP basic authentication has no colon (RFC 7617 section 2)")

@@ -18,7 +18,7 @@ func newHeader(s Spec) (Scheme, error) {
 		return nil, err
 	}
 	if s.Header == "" {
-		return nil, errors.New(`type "header" needs the name of the header, for example "header: X-Api-Key"`)
+		return nil, errors.New(`type "header" needs the name of the header, for example "header: {name: X-Api-Key}"`)
 	}
 	name, err := headerName(s.Header)
 	if err != nil {

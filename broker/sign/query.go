@@ -17,7 +17,7 @@ func newQuery(s Spec) (Scheme, error) {
 		return nil, err
 	}
 	if s.Param == "" {
-		return nil, errors.New(`type "query" needs the name of the parameter, for example "param: key"`)
+		return nil, errors.New(`type "query" needs the name of the parameter, for example "query: {param: key}"`)
 	}
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
 	if strings.Trim(s.Param, plain) != "" {
