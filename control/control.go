@@ -133,3 +133,9 @@ func Remove(dir, cell string) error {
 	}
 	return nil
 }
+
+// PolicyPath returns where dir holds the policy with a digest ("sha256:…").
+func PolicyPath(dir, digest string) string {
+	_, sum, _ := strings.Cut(digest, ":")
+	return filepath.Join(dir, sum+".yaml")
+}

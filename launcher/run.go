@@ -250,7 +250,7 @@ func (r *run) writeCell(ctx context.Context) error {
 func (r *run) removeCell(ctx context.Context) error { return r.l.removeCellFile(ctx, r.id) }
 
 func (l *Launcher) policyPath(digest string) string {
-	return filepath.Join(l.policiesDir(), strings.TrimPrefix(digest, "sha256:")+".yaml")
+	return control.PolicyPath(l.policiesDir(), digest)
 }
 
 // removeCellFile removes a cell's file and every policy that no cell is under.

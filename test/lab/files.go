@@ -75,7 +75,7 @@ func gitEnv(dir string) []string {
 // firstCommit is a repository in the form of git fast-import.
 const firstCommit = `blob
 mark :1
-data 24
+data 25
 # Project
 
 From the lab.

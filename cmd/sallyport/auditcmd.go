@@ -1,0 +1,6 @@
+package main
+
+import "github.com/spf13/cobra"
+
+func newAudit() *cobra.Command { return &cobra.Command{Use: "audit"} }
+func newEnv() *cobra.Command   { return &cobra.Command{Use: "env"} }

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"sallyport/audit"
+	"sallyport/proxy"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+)
+
+// maxDenials is how many refusals a run is told of; the log has them all.
+const maxDenials = 100
+
+// recorder writes records and remembers the last refusals of each run, so
+// that a sandbox and its launcher can be told why.
+type recorder struct {
+	log gate.Recorder
+	n   atomic.Uint64 // records written since this process began
+
+	mu     sync.Mutex // guards the rest; both are by run
+	last   map[string][]proxy.Denied
+	counts map[string]uint64
+}
+
+func newRecorder(log gate.Recorder) *recorder {
+	return &recorder{log: log, last: map[string][]proxy.Denied{}, counts: map[string]uint64{}}
+}
+
+// Append implements [gate.Recorder].
+func (r *recorder) Append(ctx context.Context, rec *audit.Record) error {
+	if err := r.log.Append(ctx, rec); err != nil {
+		return err
+	}
+	r.n.Add(1)
+	if rec.Verdict == rules.Deny.String() && rec.Run != "" && rec.Kind != audit.Bypass {
+		r.remember(rec)
+	}
+	return nil
+}
+
+func (r *recorder) remember(rec *audit.Record) {
+	d := proxy.Denied{
+		Time: rec.Time, ID: rec.ID, Reason: rec.Reason, Rule: rec.Rule, Method: rec.Method,
+		Host: rec.Host, Port: rec.Port, Path: rec.Path,
+	}
+	if rec.Ref != "" {
+		d.ID = rec.Ref
+	}
+	if rec.Kind == audit.DNS {
+		d.Method = "DNS " + rec.QType
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts[rec.Run]++
+	list := append(r.last[rec.Run], d)
+	if len(list) > maxDenials {
+		list = append(list[:0], list[len(list)-maxDenials:]...)
+	}
+	r.last[rec.Run] = list
+}
+
+// recent returns up to n refusals of a run, oldest first, and how many there were.
+func (r *recorder) recent(run string, n int) (list []proxy.Denied, count uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.last[run]
+	if n >= 0 && len(all) > n {
+		all = all[len(all)-n:]
+	}
+	return append([]proxy.Denied{}, all...), r.counts[run]
+}
+
+// forget drops what is remembered of a run.
+func (r *recorder) forget(run string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.last, run)
+	delete(r.counts, run)
+}
+
+// written returns how many records this process has written.
+func (r *recorder) written() uint64 { return r.n.Load() }

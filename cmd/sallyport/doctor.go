@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"sallyport/deploy"
+	"sallyport/launcher/cell"
+)
+
+func newDoctor() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check that this machine has what Sallyport needs, with versions against the floors",
+		Example: `  sallyport doctor
+  sallyport doctor -o json`,
+		Args: exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			checks := examine(c.Context())
+			if asJSON {
+				err = printJSON(c.OutOrStdout(), checks)
+			} else {
+				err = printChecks(c, checks)
+			}
+			return errors.Join(err, verdictOf(checks))
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+// check is one thing that the machine must or may have.
+type check struct {
+	What   string `json:"what"`
+	Found  string `json:"found"`
+	Needed string `json:"needed"`
+	State  string `json:"state"` // ok, missing, optional
+	Fix    string `json:"fix,omitempty"`
+}
+
+func printChecks(c *cobra.Command, checks []check) error {
+	rows := [][]string{{"CHECK", "FOUND", "NEEDED", "STATE"}}
+	for _, k := range checks {
+		rows = append(rows, []string{k.What, cut(k.Found, 44), k.Needed, k.State})
+	}
+	if err := printTable(c.OutOrStdout(), rows); err != nil {
+		return err
+	}
+	for _, k := range checks {
+		if k.State != "ok" && k.Fix != "" {
+			fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", k.What, k.Fix)
+		}
+	}
+	return nil
+}
+
+func verdictOf(checks []check) error {
+	for _, k := range checks {
+		if k.State == "missing" {
+			return hint(fmt.Errorf("this machine is not ready: %s", k.What), "%s", k.Fix)
+		}
+	}
+	return nil
+}
+
+// examine runs every check; none changes anything that outlives it.
+func examine(ctx context.Context) []check {
+	checks := []check{checkRoot(), checkKernel(), checkCgroup()}
+	for _, t := range []struct {
+		name, fix string
+		optional  bool
+	}{
+		{"containerd", "make setup", false}, {"nerdctl", "make setup", false}, {"runc", "make setup", false},
+		{"runsc", "for --isolation hardened: make setup-hardened", true},
+	} {
+		checks = append(checks, checkTool(ctx, t.name, t.fix, t.optional))
+	}
+	checks = append(checks, checkIPTables(), checkNetwork(ctx), checkAccounts(), checkImage())
+	return checks
+}
+
+func state(ok, optional bool) string {
+	switch {
+	case ok:
+		return "ok"
+	case optional:
+		return "optional"
+	default:
+		return "missing"
+	}
+}
+
+func checkRoot() check {
+	uid := os.Geteuid()
+	return check{"root", "uid " + strconv.Itoa(uid), "uid 0", state(uid == 0, false), "sudo sallyport doctor"}
+}
+
+func checkKernel() check {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return check{"kernel", err.Error(), "", "missing", ""}
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	floor := deploy.Floors()["kernel"]
+	return check{"kernel", release, floor + " or newer", state(atLeast(release, floor), false), "boot a newer kernel"}
+}
+
+// checkCgroup wants the controllers that the limits of a sandbox need, in
+// either version of the hierarchy (cgroups(7)).
+func checkCgroup() check {
+	k := check{What: "cgroup", Needed: "memory, pids, cpu", Fix: "mount the cgroup file system: see cgroups(7)"}
+	if data, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		k.Found = "v2: " + strings.TrimSpace(string(data))
+		k.State = state(hasAll(k.Found, "memory", "pids", "cpu"), false)
+		return k
+	}
+	found := []string{}
+	for _, c := range []string{"memory", "pids", "cpu"} {
+		if info, err := os.Stat("/sys/fs/cgroup/" + c + "/tasks"); err == nil && !info.IsDir() {
+			found = append(found, c)
+		}
+	}
+	k.Found = "v1: " + strings.Join(found, " ")
+	k.State = state(hasAll(k.Found, "memory", "pids", "cpu"), false)
+	return k
+}
+
+func hasAll(s string, words ...string) bool {
+	fields := strings.Fields(s)
+	for _, w := range words {
+		ok := false
+		for _, f := range fields {
+			ok = ok || f == w
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+var versionPattern = regexp.MustCompile(`v?(\d+\.\d+(?:\.\d+)?)|release-(\d+)|(\d{8})`)
+
+func checkTool(ctx context.Context, name, fix string, optional bool) check {
+	floor := deploy.Floors()[name]
+	k := check{What: name, Needed: floor + " or newer", Fix: fix}
+	path, err := deploy.Find(name)
+	if err != nil {
+		k.Found, k.State = "not found", state(false, optional)
+		return k
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "--version").CombinedOutput()
+	if err != nil {
+		k.Found, k.State = "does not run: "+err.Error(), state(false, optional)
+		return k
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	k.Found = versionPattern.FindString(line)
+	if k.Found == "" {
+		// Built from the module proxy without a stamp: the pin is in the checkout.
+		k.Found, k.State = path, "ok"
+		return k
+	}
+	k.State = state(atLeast(k.Found, floor), optional)
+	return k
+}
+
+func checkIPTables() check {
+	k := check{What: "iptables", Needed: "on PATH", Fix: "apt-get install iptables"}
+	path, err := exec.LookPath("iptables")
+	k.Found, k.State = path, state(err == nil, false)
+	return k
+}
+
+// checkNetwork makes a namespace with every rule and takes it away again: the
+// one sure way to know that the kernel has what the cells need.
+func checkNetwork(ctx context.Context) check {
+	k := check{What: "network namespaces", Needed: "bridge, veth, REDIRECT, conntrack", Fix: "load the modules bridge, veth, xt_REDIRECT and nf_conntrack"}
+	if os.Geteuid() != 0 {
+		k.Found, k.State = "not tried without root", "missing"
+		return k
+	}
+	n, err := cell.Open(ctx, cell.Config{Name: "sp-doctor-" + strconv.Itoa(os.Getpid())})
+	if err == nil {
+		err = n.Destroy(ctx)
+	}
+	k.Found, k.State = "work", state(err == nil, false)
+	if err != nil {
+		k.Found, k.Fix = "do not work", err.Error()
+	}
+	return k
+}
+
+func checkAccounts() check {
+	k := check{What: "users", Needed: gatewayUser + ", " + brokerUser, Fix: "make setup"}
+	_, err := lookupAccounts()
+	k.Found, k.State = "both", state(err == nil, false)
+	if err != nil {
+		k.Found = err.Error()
+	}
+	return k
+}
+
+func checkImage() check {
+	k := check{What: "sandbox image", Needed: "for the demo", Fix: "make setup"}
+	info, err := os.Stat(sandboxArchive)
+	if err != nil {
+		k.Found, k.State = "not built", "optional"
+		return k
+	}
+	k.Found, k.State = fmt.Sprintf("%d MiB", info.Size()>>20), "ok"
+	return k
+}
+
+// atLeast compares dotted numbers as far as both go; anything else is lower.
+func atLeast(have, floor string) bool {
+	h, f := numbers(have), numbers(floor)
+	for i := range f {
+		if i >= len(h) {
+			return false
+		}
+		if h[i] != f[i] {
+			return h[i] > f[i]
+		}
+	}
+	return len(f) > 0
+}
+
+func numbers(v string) []int {
+	var out []int
+	for _, p := range regexp.MustCompile(`\d+`).FindAllString(v, 3) {
+		n, err := strconv.Atoi(p)
+		if err != nil {
+			return nil
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n-1] + "…"
+}

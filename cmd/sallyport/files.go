@@ -1,0 +1,165 @@
+package main
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"sallyport/audit"
+	"sallyport/control"
+	"sallyport/proxy/dial"
+	"sallyport/rules"
+	"sallyport/rules/policyfile"
+)
+
+// maxConfig bounds every file that a person writes.
+const maxConfig = 1 << 20
+
+const (
+	defaultConfig      = "/etc/sallyport/config.yaml"
+	defaultCredentials = "/etc/sallyport/credentials"
+	sandboxArchive     = "/var/lib/sallyport/images/sandbox.tar"
+	demoImage          = "sallyport/sandbox:latest"
+)
+
+// readFile reads a regular file of at most maxConfig octets. The policyfile
+// package does no I/O of its own.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path))
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	if len(data) > maxConfig {
+		return nil, fmt.Errorf("%s is larger than 1 MiB", path)
+	}
+	return data, nil
+}
+
+// policy is a policy file that was read: its text is what its digest is of.
+type policy struct {
+	name   string // metadata.name
+	digest string
+	text   []byte
+	rules  *rules.Policy
+}
+
+// loadPolicy reads a policy file as a person named it.
+func loadPolicy(path string, creds []policyfile.Credential) (*policy, error) {
+	text, err := readFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, usage(hint(fmt.Errorf("policy: %w", err), "sallyport policy lint %s", path))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	return parsePolicy(path, text, creds)
+}
+
+func parsePolicy(name string, text []byte, creds []policyfile.Credential) (*policy, error) {
+	compiled, err := policyfile.ParsePolicy(name, text, creds)
+	if err != nil {
+		return nil, usage(err)
+	}
+	return &policy{name: compiled.Name(), digest: compiled.Digest(), text: text, rules: compiled}, nil
+}
+
+var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// loadPolicyByDigest reads a policy that the launcher put in place, and makes
+// sure that it is the one that was named.
+func loadPolicyByDigest(dir, digest string, creds []policyfile.Credential) (*policy, error) {
+	if !digestPattern.MatchString(digest) {
+		return nil, fmt.Errorf("policy %q is not named by a digest", digest)
+	}
+	path := control.PolicyPath(dir, digest)
+	text, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("policy %s: %w", digest, err)
+	}
+	if got := policyfile.Digest(text); got != digest {
+		return nil, fmt.Errorf("%s has digest %s: it was changed", path, got)
+	}
+	return parsePolicy(path, text, creds)
+}
+
+// loadCredentials reads every credential file in dir; all errors at once.
+func loadCredentials(dir string) ([]policyfile.Credential, error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	var creds []policyfile.Credential
+	var errs []error
+	seen := map[string]string{}
+	for _, name := range names {
+		text, err := readFile(name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		c, err := policyfile.ParseCredential(name, text)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if other := seen[c.Name]; other != "" {
+			errs = append(errs, fmt.Errorf("%s: credential %q is in %s already", c.Where, c.Name, other))
+		}
+		seen[c.Name] = name
+		creds = append(creds, *c)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, usage(err)
+	}
+	return creds, nil
+}
+
+// loadGatewayConfig reads a configuration; a file that is not there is an empty one.
+func loadGatewayConfig(path string) (*policyfile.Gateway, error) {
+	text, err := readFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &policyfile.Gateway{Durability: policyfile.DurableProcess}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := policyfile.ParseGateway(path, text)
+	if err != nil {
+		return nil, usage(err)
+	}
+	return cfg, nil
+}
+
+// openAudit opens the log for writing.
+func openAudit(inst instance, cfg *policyfile.Gateway) (*audit.Log, error) {
+	durability, err := audit.ParseDurability(string(cfg.Durability))
+	if err != nil {
+		return nil, err
+	}
+	return audit.Open(audit.Config{
+		Dir: inst.auditDir(), KeyFile: inst.auditKey(), Now: time.Now, Durability: durability, Version: version(),
+	})
+}
+
+// loadRoots returns whom upstreams are verified against.
+func loadRoots(inst instance) (*x509.CertPool, error) {
+	extra := inst.run("upstream-ca.pem")
+	if _, err := os.Stat(extra); errors.Is(err, fs.ErrNotExist) {
+		return dial.LoadRoots()
+	}
+	return dial.LoadRoots(extra)
+}

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/audit"
+	"sallyport/broker"
+	"sallyport/certs"
+	"sallyport/control"
+	"sallyport/proxy/dial"
+	"sallyport/proxy/dns"
+	"sallyport/rules/gate"
+	"sallyport/rules/live"
+	"sallyport/rules/policyfile"
+)
+
+// The descriptors that the supervisor hands to the gateway, in this order.
+const (
+	fdControl = 3 + iota
+	fdTransparent
+	fdExplicit
+	fdDNSStream
+	fdDNSPacket
+)
+
+func newGateway() *cobra.Command {
+	return &cobra.Command{
+		Use:    "gateway",
+		Short:  "The gateway process; started by up",
+		Hidden: true,
+		Args:   exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			inst, err := instanceOf(c)
+			if err != nil {
+				return err
+			}
+			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)).With("daemon", "gateway")
+			return runGateway(c.Context(), inst, log)
+		},
+	}
+}
+
+// runGateway serves until ctx ends. It runs as a user of its own without
+// capabilities, on sockets that were opened for it.
+func runGateway(ctx context.Context, inst instance, log *slog.Logger) error {
+	if err := dropPrivileges(); err != nil {
+		return err
+	}
+	socks, err := inherited()
+	if err != nil {
+		return err
+	}
+	defer socks.close()
+	g, err := openGateway(ctx, inst, log)
+	if err != nil {
+		return err
+	}
+	defer g.close()
+	return g.serve(ctx, socks)
+}
+
+// sockets are the listeners that were handed over.
+type sockets struct {
+	control, transparent, explicit, dnsStream net.Listener
+	dnsPacket                                 net.PacketConn
+}
+
+func inherited() (*sockets, error) {
+	s := &sockets{}
+	var errs []error
+	listener := func(fd uintptr, name string) net.Listener {
+		f := os.NewFile(fd, name)
+		defer f.Close()
+		l, err := net.FileListener(f)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("taking over the %s socket (descriptor %d): %w", name, fd, err))
+		}
+		return l
+	}
+	s.control = listener(fdControl, "control")
+	s.transparent = listener(fdTransparent, "transparent")
+	s.explicit = listener(fdExplicit, "explicit")
+	s.dnsStream = listener(fdDNSStream, "DNS stream")
+	f := os.NewFile(fdDNSPacket, "DNS packet")
+	defer f.Close()
+	pc, err := net.FilePacketConn(f)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("taking over the DNS packet socket (descriptor %d): %w", fdDNSPacket, err))
+	}
+	s.dnsPacket = pc
+	if err := errors.Join(errs...); err != nil {
+		return nil, hint(err, "start it with: sallyport up")
+	}
+	return s, nil
+}
+
+func (s *sockets) close() {
+	for _, c := range []io.Closer{s.control, s.transparent, s.explicit, s.dnsStream, s.dnsPacket} {
+		_ = c.Close() // closed already by the server that used it
+	}
+}
+
+// gateway is the wired process.
+type gateway struct {
+	inst    instance
+	log     *slog.Logger
+	records *audit.Log
+	recent  *recorder
+	gate    *gate.Gate
+	table   live.Table
+	names   *dns.Names
+	dialer  *dial.Dialer
+	broker  *broker.Client
+	ca      *certs.CA
+	creds   []policyfile.Credential
+	since   time.Time
+
+	mu       sync.Mutex // guards policies and attaching
+	policies map[string]*policy
+}
+
+// openGateway makes everything that the gateway needs before it serves.
+func openGateway(ctx context.Context, inst instance, log *slog.Logger) (*gateway, error) {
+	g := &gateway{inst: inst, log: log, since: time.Now(), policies: map[string]*policy{}}
+	cfg, err := loadGatewayConfig(inst.run("config.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	if g.creds, err = loadCredentials(inst.credentials()); err != nil {
+		return nil, err
+	}
+	if g.records, err = openAudit(inst, cfg); err != nil {
+		return nil, err
+	}
+	g.recent = newRecorder(g.records)
+	g.gate, err = gate.New(gate.Config{Identity: g.table.Identity, Recorder: g.recent, Now: time.Now, Hash: g.records.Hash})
+	if err != nil {
+		return nil, errors.Join(err, g.records.Close())
+	}
+	if err := g.openRooms(cfg); err != nil {
+		return nil, errors.Join(err, g.records.Close())
+	}
+	if err := g.attachAll(ctx); err != nil {
+		// One cell that cannot be read must not take the others down: it stays
+		// detached, which denies everything.
+		log.Error("a cell stays detached", "cause", err)
+	}
+	return g, nil
+}
+
+// attachAll puts the cells in force that were attached before this process began.
+func (g *gateway) attachAll(ctx context.Context) error {
+	files, err := control.ReadAll(g.inst.cells())
+	errs := []error{err}
+	for _, f := range files {
+		errs = append(errs, g.attachFile(ctx, f))
+	}
+	return errors.Join(errs...)
+}
+
+// attachFile puts one cell in force.
+func (g *gateway) attachFile(ctx context.Context, f *control.CellFile) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p, err := g.policyLocked(ctx, f.Policy)
+	if err != nil {
+		return fmt.Errorf("attaching cell %s: %w", f.Cell, err)
+	}
+	g.broker.Attach(*f)
+	g.table.Attach(live.Cell{Identity: gate.Identity{Cell: f.Cell, Run: f.Run, Policy: p.rules}, Addr: f.Sandbox})
+	return nil
+}
+
+// policyLocked returns the policy with a digest, from memory or from where the
+// launcher put it. A copy is kept beside the log: records name it by digest.
+func (g *gateway) policyLocked(ctx context.Context, digest string) (*policy, error) {
+	if p, ok := g.policies[digest]; ok {
+		return p, nil
+	}
+	p, err := loadPolicyByDigest(g.inst.policies(), digest, g.creds)
+	if err != nil {
+		return nil, err
+	}
+	if err := keepPolicy(g.inst.state("policies"), p); err != nil {
+		return nil, err
+	}
+	rec := audit.Record{Kind: audit.PolicyLoad, Policy: digest}
+	if err := g.recent.Append(ctx, &rec); err != nil {
+		return nil, fmt.Errorf("recording policy %s: %w", digest, err)
+	}
+	g.policies[digest] = p
+	return p, nil
+}
+
+// keepPolicy stores the text of a policy under its digest, once.
+func keepPolicy(dir string, p *policy) error {
+	path := control.PolicyPath(dir, p.digest)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("keeping policy %s: %w", p.digest, err)
+	}
+	_, err = f.Write(p.text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(fmt.Errorf("keeping policy %s: %w", p.digest, err), os.Remove(path))
+	}
+	return nil
+}
+
+// serve runs every listener until ctx ends or one of them fails.
+func (g *gateway) serve(ctx context.Context, socks *sockets) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	changed := make(chan struct{}, 1)
+	defer g.table.Notify(changed)()
+	px, err := g.proxyServer(changed)
+	if err != nil {
+		return err
+	}
+	ns, err := g.dnsServer()
+	if err != nil {
+		return err
+	}
+	ctl := control.NewServer(g.handler())
+	return serveAll(ctx,
+		func(ctx context.Context) error { return px.ServeTransparent(ctx, socks.transparent) },
+		func(ctx context.Context) error { return px.ServeExplicit(ctx, socks.explicit) },
+		func(ctx context.Context) error { return ns.Serve(ctx, socks.dnsPacket, socks.dnsStream) },
+		func(ctx context.Context) error { return serveHTTP(ctx, ctl, socks.control) },
+	)
+}
+
+// close ends the log in order; it is the last thing that the process does.
+func (g *gateway) close() {
+	g.dialer.Close()
+	g.broker.Close()
+	if err := errors.Join(g.names.Close(), g.records.Close()); err != nil {
+		g.log.Error("closing", "cause", err)
+	}
+}
+
+// serveAll runs every server until ctx ends or one fails, which ends the rest.
+func serveAll(ctx context.Context, servers ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make(chan error, len(servers))
+	for _, serve := range servers {
+		go func() {
+			err := serve(ctx)
+			cancel()
+			errs <- err
+		}()
+	}
+	var all []error
+	for range servers {
+		if err := <-errs; err != nil && !errors.Is(err, context.Canceled) {
+			all = append(all, err)
+		}
+	}
+	return errors.Join(all...)
+}
+
+// serveHTTP serves until ctx ends, then lets open calls finish for a moment.
+func serveHTTP(ctx context.Context, s *http.Server, l net.Listener) error {
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serving %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	err := s.Shutdown(ctx)
+	if served := <-done; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"strconv"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	defaultInstance = "sallyport"
+	gatewayUser     = "sallyport-gateway"
+	brokerUser      = "sallyport-broker"
+	sharedGroup     = "sallyport"
+)
+
+// instance is one installation on this machine: everything that it makes is
+// named after it, so that several run side by side.
+type instance struct{ name string }
+
+// validInstance keeps names short enough for interface names and free of
+// anything a path or an iptables chain could misread.
+var validInstance = regexp.MustCompile(`^[a-z][a-z0-9-]{0,22}$`)
+
+func instanceOf(c *cobra.Command) (instance, error) {
+	name, err := c.Flags().GetString("instance")
+	if err != nil {
+		return instance{}, err
+	}
+	if !validInstance.MatchString(name) {
+		return instance{}, usage(fmt.Errorf("instance %q: lower-case letters, digits and hyphens, at most 23", name))
+	}
+	return instance{name}, nil
+}
+
+func (i instance) run(elem ...string) string {
+	return filepath.Join(append([]string{"/run", i.name}, elem...)...)
+}
+
+func (i instance) state(elem ...string) string {
+	return filepath.Join(append([]string{"/var/lib", i.name}, elem...)...)
+}
+
+func (i instance) gatewaySocket() string { return i.run("gateway.sock") }
+func (i instance) brokerSocket() string  { return i.run("broker.sock") }
+func (i instance) cells() string         { return i.run("cells") }
+func (i instance) policies() string      { return i.run("policies") }
+func (i instance) credentials() string   { return i.run("credentials") }
+func (i instance) caCert() string        { return i.state("ca.crt") }
+func (i instance) auditDir() string      { return i.state("audit") }
+func (i instance) auditKey() string      { return i.state("audit-key", "key") }
+
+// account is a system user as this machine has it.
+type account struct{ uid, gid int }
+
+// accounts are the users and the group that the daemons run as.
+type accounts struct {
+	gateway, broker account
+	group           int
+}
+
+func lookupAccounts() (accounts, error) {
+	var a accounts
+	g, err := user.LookupGroup(sharedGroup)
+	if err != nil {
+		return a, hint(fmt.Errorf("looking up group %q: %w", sharedGroup, err), "make setup")
+	}
+	if a.group, err = strconv.Atoi(g.Gid); err != nil {
+		return a, fmt.Errorf("looking up group %q: %w", sharedGroup, err)
+	}
+	if a.gateway, err = lookupUser(gatewayUser); err != nil {
+		return a, err
+	}
+	a.broker, err = lookupUser(brokerUser)
+	return a, err
+}
+
+func lookupUser(name string) (account, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return account{}, hint(fmt.Errorf("looking up user %q: %w", name, err), "make setup")
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	gid, err2 := strconv.Atoi(u.Gid)
+	if err := errors.Join(err, err2); err != nil {
+		return account{}, fmt.Errorf("looking up user %q: %w", name, err)
+	}
+	if uid == 0 {
+		return account{}, fmt.Errorf("user %q is root: the daemons must not be", name)
+	}
+	return account{uid, gid}, nil
+}
+
+// dir is a directory that an instance needs.
+type dir struct {
+	path     string
+	mode     fs.FileMode
+	uid, gid int
+}
+
+// layout lists every directory of an instance, parents first.
+func (i instance) layout(a accounts) []dir {
+	return []dir{
+		{i.run(), 0o755, 0, a.group},
+		{i.cells(), 0o750, 0, a.group},
+		{i.policies(), 0o750, 0, a.group},
+		{i.credentials(), 0o750, 0, a.group},
+		{i.run("names"), 0o700, a.gateway.uid, a.gateway.gid},
+		{i.state(), 0o755, 0, 0},
+		{i.state("ca"), 0o700, a.gateway.uid, a.gateway.gid},
+		{i.state("audit"), 0o750, a.gateway.uid, a.group},
+		{i.state("audit-key"), 0o700, a.gateway.uid, a.gateway.gid},
+		{i.state("policies"), 0o750, a.gateway.uid, a.group},
+		{i.state("cells"), 0o700, 0, 0},
+		{i.state("images"), 0o755, 0, 0},
+		{i.state("containerd"), 0o700, 0, 0},
+	}
+}
+
+// makeDirs makes the layout and sets owners and modes of what is there: a
+// directory that somebody else could write to is put right, not trusted.
+func (i instance) makeDirs(a accounts) error {
+	for _, d := range i.layout(a) {
+		if err := os.MkdirAll(d.path, d.mode); err != nil {
+			return fmt.Errorf("making %s: %w", d.path, err)
+		}
+		info, err := os.Lstat(d.path)
+		if err != nil {
+			return fmt.Errorf("making %s: %w", d.path, err)
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("making %s: something that is no directory is in the way", d.path)
+		}
+		if err := errors.Join(os.Chown(d.path, d.uid, d.gid), os.Chmod(d.path, d.mode)); err != nil {
+			return fmt.Errorf("making %s: %w", d.path, err)
+		}
+	}
+	return nil
+}
+
+// mustRoot refuses to go on without root and says why it is needed.
+func mustRoot(what string) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return hint(fmt.Errorf("%s needs root: it makes network namespaces and containers", what), "sudo %s", commandLine())
+}
+
+func commandLine() string {
+	line := "sallyport"
+	for _, a := range os.Args[1:] {
+		line += " " + a
+	}
+	return line
+}

@@ -1,0 +1,135 @@
+// Command sallyport runs agent code in containers that hold no keys and have
+// one way out. It is the only place that knows every room: it parses, wires
+// and exits. What is decided, recorded, dialled and signed is decided,
+// recorded, dialled and signed elsewhere.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes, besides a sandboxed command's own. docs/cli.md lists them.
+const (
+	exitFailed = 1 // something did not work
+	exitUsage  = 2 // the command line or a file it names is wrong
+
+	exitTimedOut = 124 // run: the command ran out of time, as timeout(1) says it
+	exitNotRun   = 125 // run: it could not be run, as container engines say it
+)
+
+// hintError carries what to type next.
+type hintError struct {
+	err  error
+	hint string
+}
+
+func (e *hintError) Error() string { return e.err.Error() }
+func (e *hintError) Unwrap() error { return e.err }
+
+// hint adds to err what a person can type next.
+func hint(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return &hintError{err, fmt.Sprintf(format, args...)}
+}
+
+// exitError ends the process with a code; err may be nil where all is said.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit %d", e.code)
+	}
+	return e.err.Error()
+}
+func (e *exitError) Unwrap() error { return e.err }
+
+func usage(err error) error { return &exitError{exitUsage, err} }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is main without the process around it.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return report(root.ExecuteContext(ctx), stderr)
+}
+
+// report prints an error for a person and returns the exit code.
+func report(err error, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	var exit *exitError
+	code := exitFailed
+	if errors.As(err, &exit) {
+		code = exit.code
+		if exit.err == nil {
+			return code
+		}
+	}
+	fmt.Fprintf(stderr, "sallyport: error: %v\n", err)
+	var h *hintError
+	if errors.As(err, &h) {
+		fmt.Fprintf(stderr, "sallyport: hint: %s\n", h.hint)
+	}
+	return code
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sallyport",
+		Short: "Run agent code in containers that hold no keys and have one way out",
+		Long: `Sallyport runs agent code in containers that hold no keys and have one way out.
+
+A launcher starts containers on an isolated bridge; the only exit is a gateway that
+enforces an allowlist of hosts, methods and paths; a broker adds the keys to calls
+that are allowed; every decision goes into a tamper-evident log.`,
+		Example: `  sallyport doctor                                  # is this machine ready?
+  sallyport up                                      # start gateway and broker, in one terminal
+  sallyport run -p policy.yaml IMAGE python3 -c ... # run something, in another
+  sallyport audit query --run RUN                   # what did it do?
+  sallyport audit verify                            # is the log whole?`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version(),
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.PersistentFlags().String("instance", defaultInstance, "which installation on this machine; names its namespace and directories")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage(hint(err, "%s --help", c.CommandPath()))
+	})
+	root.AddCommand(newUp(), newDown(), newRun(), newPS(), newStatus(), newReconcile(), newDoctor(), newDemo(),
+		newImage(), newPolicy(), newAudit(), newCA(), newEnv(), newGateway(), newBroker(), newGuest())
+	return root
+}
+
+// exactArgs is cobra.ExactArgs with an error of our own kind.
+func exactArgs(n int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usage(hint(fmt.Errorf("%s takes %d arguments, not %d", c.CommandPath(), n, len(args)), "%s --help", c.CommandPath()))
+		}
+		return nil
+	}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"sallyport/audit"
+	"sallyport/control"
+	"sallyport/proxy"
+)
+
+// What the launcher and the commands ask of the gateway, each a POST of JSON.
+type (
+	cellIn    struct{ Cell string }
+	empty     struct{}
+	denialsIn struct {
+		Run  string
+		Last int // at most
+	}
+	denialsOut struct {
+		Count   uint64         `json:"count"`
+		Denials []proxy.Denied `json:"denials"`
+	}
+	statusOut struct {
+		Version string    `json:"version"`
+		PID     int       `json:"pid"`
+		Since   time.Time `json:"since"`
+		Cells   []cellOut `json:"cells,omitempty"`
+		Records uint64    `json:"records"`
+		Ready   string    `json:"ready"` // "ok" or what is wrong
+	}
+	cellOut struct {
+		Cell    string `json:"cell"`
+		Run     string `json:"run"`
+		Address string `json:"address"`
+		Policy  string `json:"policy"`
+		Digest  string `json:"digest"`
+		Denials uint64 `json:"denials"`
+	}
+)
+
+// launcherKinds are the records that a launcher may write: what only it knows.
+// Everything else is recorded by who decided it.
+var launcherKinds = []audit.Kind{audit.CellUp, audit.CellDown, audit.RunStart, audit.RunEnd, audit.Bypass}
+
+// root is the only peer of the gateway's control socket.
+var rootOnly = []uint32{0}
+
+func (g *gateway) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("POST /v1/attach", control.Handle(rootOnly, func(ctx context.Context, in cellIn) (empty, error) {
+		f, err := control.Read(g.inst.cells(), in.Cell)
+		if err != nil {
+			return empty{}, err
+		}
+		return empty{}, g.attachFile(ctx, f)
+	}))
+	mux.Handle("POST /v1/detach", control.Handle(rootOnly, func(_ context.Context, in cellIn) (empty, error) {
+		g.detach(in.Cell)
+		return empty{}, nil
+	}))
+	mux.Handle("POST /v1/record", control.Handle(rootOnly, func(ctx context.Context, rec audit.Record) (empty, error) {
+		if !slices.Contains(launcherKinds, rec.Kind) {
+			return empty{}, &control.Error{Status: http.StatusForbidden, Text: fmt.Sprintf("a launcher may not write records of kind %q", rec.Kind)}
+		}
+		return empty{}, g.recent.Append(ctx, &rec)
+	}))
+	mux.Handle("POST /v1/denials", control.Handle(rootOnly, func(_ context.Context, in denialsIn) (denialsOut, error) {
+		list, n := g.recent.recent(in.Run, in.Last)
+		return denialsOut{n, list}, nil
+	}))
+	mux.Handle("POST /v1/status", control.Handle(rootOnly, func(context.Context, empty) (statusOut, error) {
+		return g.status(), nil
+	}))
+	return mux
+}
+
+// detach takes a cell out of force. From here on its address is nobody's.
+func (g *gateway) detach(cell string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	id, _ := g.table.Identity(cell)
+	g.table.Detach(cell)
+	g.broker.Detach(cell)
+	g.dialer.Forget(cell)
+	g.recent.forget(id.Run)
+	if err := g.names.Forget(cell); err != nil {
+		g.log.Error("forgetting a cell's names", "cell", cell, "cause", err)
+	}
+}
+
+// callGateway calls the gateway's control socket and says what to do if nobody answers.
+func callGateway(ctx context.Context, inst instance, op string, in, out any) error {
+	c := control.NewClient(inst.gatewaySocket())
+	defer c.Close()
+	return explainCall(c.Call(ctx, op, in, out))
+}
+
+// explainCall adds what to type when a daemon is not there.
+func explainCall(err error) error {
+	var refusal *control.Error
+	if err == nil || errors.As(err, &refusal) {
+		return err
+	}
+	return hint(err, "is it running? in another terminal: sallyport up")
+}

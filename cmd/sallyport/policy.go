@@ -1,0 +1,238 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/rules"
+	"sallyport/rules/policyfile"
+)
+
+func newPolicy() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "policy",
+		Short: "Check, test and question policy files",
+		Example: `  sallyport policy lint policy.yaml
+  sallyport policy test policy.yaml
+  sallyport policy explain -p policy.yaml POST https://api.example.com/v1/charges`,
+		Args: exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")
+	c.AddCommand(newPolicyLint(), newPolicyTest(), newPolicyExplain())
+	return c
+}
+
+// policyCredentials finds the credential files that a policy may grant.
+func policyCredentials(c *cobra.Command) ([]policyfile.Credential, error) {
+	dir, err := c.Flags().GetString("credentials")
+	if err != nil {
+		return nil, err
+	}
+	if dir != "" {
+		if !exists(dir) {
+			return nil, usage(fmt.Errorf("credentials: %s does not exist", dir))
+		}
+		return loadCredentials(dir)
+	}
+	inst, err := instanceOf(c)
+	if err != nil {
+		return nil, err
+	}
+	if creds, err := loadCredentials(inst.credentials()); err != nil || len(creds) > 0 {
+		return creds, err
+	}
+	return loadCredentials(defaultCredentials)
+}
+
+// readPolicyFile reads a policy with everything that its file says.
+func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, error) {
+	creds, err := policyCredentials(c)
+	if err != nil {
+		return nil, err
+	}
+	text, err := readFile(path)
+	if err != nil {
+		return nil, usage(fmt.Errorf("policy: %w", err))
+	}
+	return policyfile.ReadPolicy(path, text, creds)
+}
+
+func newPolicyLint() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "lint FILE...",
+		Short:   "Report everything that is wrong with policy files",
+		Example: "  sallyport policy lint policy.yaml\n  sallyport policy lint -o json *.yaml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, files []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			found := policyfile.Errors{}
+			for _, f := range files {
+				_, err := readPolicyFile(c, f)
+				var errs policyfile.Errors
+				if errors.As(err, &errs) {
+					found = append(found, errs...)
+				} else if err != nil {
+					return err
+				}
+			}
+			if asJSON {
+				if err := printJSON(c.OutOrStdout(), found); err != nil {
+					return err
+				}
+			}
+			switch {
+			case len(found) > 0 && asJSON:
+				return &exitError{code: exitUsage}
+			case len(found) > 0:
+				return usage(found)
+			case !asJSON:
+				fmt.Fprintf(c.OutOrStdout(), "ok: %d files\n", len(files))
+			}
+			return nil
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+func newPolicyTest() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "test FILE",
+		Short:   "Run a policy's own tests",
+		Example: "  sallyport policy test policy.yaml",
+		Args:    exactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			p, err := readPolicyFile(c, args[0])
+			if p == nil {
+				return usage(err)
+			}
+			if asJSON {
+				if err := printJSON(c.OutOrStdout(), p.Tests); err != nil {
+					return err
+				}
+			} else {
+				printTests(c.OutOrStdout(), p.Tests)
+			}
+			if err != nil {
+				return &exitError{code: exitFailed}
+			}
+			return nil
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+func printTests(w io.Writer, tests []policyfile.TestResult) {
+	failed := 0
+	for _, t := range tests {
+		word := "ok  "
+		if !t.OK() {
+			word = "FAIL"
+			failed++
+		}
+		fmt.Fprintf(w, "%s  %s  %s\n", word, t.Where, t.Asked)
+		for _, f := range t.Failures {
+			fmt.Fprintf(w, "      %s\n", f)
+		}
+	}
+	fmt.Fprintf(w, "%d passed, %d failed\n", len(tests)-failed, failed)
+}
+
+// explanation is what explain answers.
+type explanation struct {
+	Request    string           `json:"request"`
+	Verdict    string           `json:"verdict"`
+	Reason     string           `json:"reason"`
+	Rule       string           `json:"rule,omitempty"`
+	Where      string           `json:"where,omitempty"`
+	Credential string           `json:"credential,omitempty"`
+	Policy     string           `json:"policy"`
+	Near       []rules.RuleNote `json:"near"`
+}
+
+func newPolicyExplain() *cobra.Command {
+	var path string
+	c := &cobra.Command{
+		Use:   "explain [METHOD] URL",
+		Short: "Say what a policy decides about a request, and why; exit 0 if it is allowed, 1 if not",
+		Example: `  sallyport policy explain -p policy.yaml https://api.example.com/v1/charges
+  sallyport policy explain -p policy.yaml DELETE https://api.example.com/v1/charges/1`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(c *cobra.Command, args []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			if path == "" {
+				return usage(hint(errors.New("no policy is named"), "%s -p policy.yaml URL", c.CommandPath()))
+			}
+			asked := "GET " + args[0]
+			if len(args) == 2 {
+				asked = args[0] + " " + args[1]
+			}
+			e, err := explain(c, path, asked)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				err = printJSON(c.OutOrStdout(), e)
+			} else {
+				printExplanation(c.OutOrStdout(), e)
+			}
+			if err == nil && e.Verdict == rules.Deny.String() {
+				return &exitError{code: exitFailed}
+			}
+			return err
+		},
+	}
+	c.Flags().StringVarP(&path, "policy", "p", "", "policy file")
+	addOutput(c)
+	return c
+}
+
+func explain(c *cobra.Command, path, asked string) (*explanation, error) {
+	p, err := readPolicyFile(c, path)
+	if err != nil {
+		return nil, usage(err)
+	}
+	req, err := policyfile.ParseRequest(asked)
+	if err != nil {
+		return nil, usage(err)
+	}
+	req.Now = time.Now().Unix()
+	d := p.Policy.Decide(req)
+	return &explanation{
+		Request: asked, Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where,
+		Credential: d.Credential, Policy: p.Policy.Digest(), Near: p.Policy.Explain(req),
+	}, nil
+}
+
+func printExplanation(w io.Writer, e *explanation) {
+	word := "allowed"
+	if e.Verdict == rules.Deny.String() {
+		word = "denied"
+	}
+	fmt.Fprintf(w, "%s: %s (%s)\n", e.Request, word, e.Reason)
+	if e.Rule != "" {
+		fmt.Fprintf(w, "  by rule %s at %s\n", e.Rule, e.Where)
+	}
+	if e.Credential != "" {
+		fmt.Fprintf(w, "  with credential %s\n", e.Credential)
+	}
+	for _, n := range e.Near {
+		fmt.Fprintf(w, "  near: rule %s at %s: %s\n", n.Rule, n.Where, n.Text)
+	}
+}

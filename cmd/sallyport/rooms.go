@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"sallyport/broker"
+	"sallyport/certs"
+	"sallyport/control"
+	"sallyport/proxy"
+	"sallyport/proxy/dial"
+	"sallyport/proxy/dns"
+	"sallyport/rules/gate"
+	"sallyport/rules/policyfile"
+)
+
+// openRooms makes what the proxy is wired to.
+func (g *gateway) openRooms(cfg *policyfile.Gateway) (err error) {
+	if g.ca, err = certs.Open(g.inst.state("ca"), certs.Options{Now: time.Now}); err != nil {
+		return err
+	}
+	roots, err := loadRoots(g.inst)
+	if err != nil {
+		return err
+	}
+	g.dialer, err = dial.New(dial.Config{Vet: g.gate.Vet, Now: time.Now, Hosts: cfg.Hosts, Resolvers: cfg.Resolvers, Roots: roots})
+	if err != nil {
+		return err
+	}
+	g.broker = broker.NewClient(g.inst.brokerSocket())
+	g.names, err = dns.NewNames(dns.NamesConfig{Dir: g.inst.run("names")})
+	return err
+}
+
+// forward sends an admitted request and keeps the secret that went with it out
+// of the answer.
+func (g *gateway) forward(ctx context.Context, p gate.Pass, req *http.Request) (*http.Response, error) {
+	resp, err := g.dialer.Forward(ctx, p, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.broker.Scrub(p, resp); err != nil {
+		return nil, errors.Join(err, resp.Body.Close())
+	}
+	return resp, nil
+}
+
+// proxyServer wires the proxy; changed tells it when identities change.
+func (g *gateway) proxyServer(changed <-chan struct{}) (*proxy.Server, error) {
+	return proxy.New(proxy.Config{
+		Gate: g.gate, CellOf: g.table.ByAddr, NameOf: g.names.Lookup,
+		Dial: g.dialer.Dial, Forward: g.forward, Leaf: g.ca.Leaf,
+		Find: g.broker.Find, Inject: g.broker.Inject,
+		Internal: &proxy.Help{Policy: g.policyText, Denials: g.denials},
+		Changed:  changed, Log: g.log, Now: time.Now,
+	})
+}
+
+func (g *gateway) dnsServer() (*dns.Server, error) {
+	return dns.New(dns.Config{Gate: g.gate, CellOf: g.table.ByAddr, Names: g.names, Now: time.Now, Log: g.log})
+}
+
+// policyText returns the text of the policy that a cell runs under.
+func (g *gateway) policyText(cell string) (string, bool) {
+	id, ok := g.table.Identity(cell)
+	if !ok {
+		return "", false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p, ok := g.policies[id.Policy.Digest()]
+	if !ok {
+		return "", false
+	}
+	return string(p.text), true
+}
+
+// denials returns a cell's own last refusals, the newest first.
+func (g *gateway) denials(_ context.Context, cell string, last int) ([]proxy.Denied, error) {
+	id, _ := g.table.Identity(cell)
+	list, _ := g.recent.recent(id.Run, last)
+	slices.Reverse(list)
+	return list, nil
+}
+
+// status tells how the gateway is.
+func (g *gateway) status() statusOut {
+	s := statusOut{Version: version(), PID: os.Getpid(), Since: g.since, Ready: "ok"}
+	if err := g.records.Ready(); err != nil {
+		s.Ready = err.Error()
+	}
+	s.Records = g.recent.written()
+	for _, c := range g.table.Cells() {
+		_, n := g.recent.recent(c.Run, 0)
+		s.Cells = append(s.Cells, cellOut{
+			Cell: c.Cell, Run: c.Run, Address: c.Addr.String(), Policy: c.Policy.Name(), Digest: c.Policy.Digest(), Denials: n,
+		})
+	}
+	slices.SortFunc(s.Cells, func(a, b cellOut) int { return strings.Compare(a.Cell, b.Cell) })
+	return s
+}
+
+// publishCA puts a copy of the certificate where everybody may read it. Only
+// root can write there, so the supervisor does it.
+func publishCA(inst instance, gid int) error {
+	pem, err := os.ReadFile(inst.state("ca", "ca.crt"))
+	if err != nil {
+		return fmt.Errorf("publishing the CA certificate: %w", err)
+	}
+	if err := putFile(inst.caCert(), pem, gid); err != nil {
+		return err
+	}
+	return os.Chmod(inst.caCert(), 0o644)
+}
+
+// callBroker calls the broker's control socket.
+func callBroker(ctx context.Context, inst instance, op string, in, out any) error {
+	c := control.NewClient(inst.brokerSocket())
+	defer c.Close()
+	return explainCall(c.Call(ctx, op, in, out))
+}

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/launcher"
+	"sallyport/launcher/cell"
+	"sallyport/launcher/nerdctl"
+)
+
+type runOptions struct {
+	policy, code, workspace, export, isolation, result, dir string
+	env                                                     []string
+	timeout                                                 time.Duration
+	json, stdin, verbose                                    bool
+}
+
+func newRun() *cobra.Command {
+	var o runOptions
+	c := &cobra.Command{
+		Use:   "run -p POLICY IMAGE [COMMAND [ARG...]]",
+		Short: "Run a command in a sandbox whose only way out is the gateway",
+		Long: `Run makes a cell and a container in it, runs the command and takes everything down again.
+Standard output and standard error stream through; the exit code is the command's own.
+The sandbox has no capability, no root, a read-only file system but for /tmp and /workspace,
+limits on everything, and no key: where the policy grants a credential it gets a placeholder.
+
+Exit codes: the command's; 124 it ran out of time; 125 it could not be run; 137 it was
+killed (out of memory, too much output); 2 the command line or a file is wrong.`,
+		Example: `  sallyport run -p policy.yaml sallyport/sandbox:latest curl -sS https://api.example.com/
+  sallyport run -p policy.yaml --code agent.py sallyport/sandbox:latest
+  sallyport run -p policy.yaml --workspace ./src --export ./out IMAGE make
+  sallyport run -p policy.yaml --isolation hardened --timeout 2m --json IMAGE python3 -V`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			inst, err := instanceOf(c)
+			if err != nil {
+				return err
+			}
+			if err := mustRoot("run"); err != nil {
+				return err
+			}
+			return runSandbox(c, inst, o, args)
+		},
+	}
+	f := c.Flags()
+	f.SetInterspersed(false) // what follows the image is the command's
+	f.StringVarP(&o.policy, "policy", "p", "", "policy file (required)")
+	f.StringVar(&o.code, "code", "", "program to run: .py, .sh or .js; arguments follow the image")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=value for the command; not for secrets")
+	f.StringVar(&o.workspace, "workspace", "", "directory whose files are copied into /workspace")
+	f.StringVar(&o.export, "export", "", "new directory that gets a copy of /workspace at the end")
+	f.StringVarP(&o.dir, "workdir", "w", "", "where the command starts; default /workspace")
+	f.DurationVar(&o.timeout, "timeout", 0, "wall clock until it is killed; default 10m")
+	f.StringVar(&o.isolation, "isolation", string(launcher.Container), "container (runc) or hardened (gVisor)")
+	f.BoolVar(&o.json, "json", false, "print the structured result in place of the output")
+	f.StringVar(&o.result, "result", "", "file that gets the structured result")
+	f.BoolVarP(&o.stdin, "stdin", "i", false, "pass standard input to the command")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "say each step")
+	return c
+}
+
+func runSandbox(c *cobra.Command, inst instance, o runOptions, args []string) error {
+	if o.policy == "" {
+		return usage(hint(errors.New("no policy is named: what may the sandbox reach?"), "sallyport run -p policy.yaml %s", strings.Join(args, " ")))
+	}
+	spec, err := runSpec(c, inst, o, args)
+	if err != nil {
+		return err
+	}
+	result, err := resultPath(o.result)
+	if err != nil {
+		return err
+	}
+	l, err := openLauncher(c.Context(), inst, c.ErrOrStderr(), o.verbose)
+	if err != nil {
+		return notRun(err)
+	}
+	r, err := l.Run(c.Context(), *spec)
+	if r.Cause == "" { // refused before anything was made
+		return notRun(explainRun(err))
+	}
+	if result != "" {
+		err = errors.Join(err, writeResult(result, &r))
+	}
+	if o.json {
+		err = errors.Join(err, printJSON(c.OutOrStdout(), &r))
+	}
+	if err != nil {
+		return notRun(explainRun(err))
+	}
+	return codeOf(&r, c.ErrOrStderr())
+}
+
+// codeOf passes the command's exit code on. What ended it, if it was not the
+// command itself, is said in words.
+func codeOf(r *launcher.Result, stderr io.Writer) error {
+	if r.Cause != launcher.Exited {
+		fmt.Fprintf(stderr, "sallyport: %s\n", r.Text)
+	}
+	code := r.Exit
+	if r.Cause == launcher.TimedOut {
+		code = exitTimedOut
+	}
+	if code == 0 && r.Cause != launcher.Exited {
+		code = exitNotRun
+	}
+	if code == 0 {
+		return nil
+	}
+	return &exitError{code: code}
+}
+
+// notRun gives an error that is nobody's usage the exit code of "could not be run".
+func notRun(err error) error {
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return err
+	}
+	return &exitError{exitNotRun, err}
+}
+
+// explainRun says what to type where the cause is one that people meet.
+func explainRun(err error) error {
+	switch {
+	case errors.Is(err, nerdctl.ErrNoImage):
+		return hint(err, "sallyport image ls; to add one: sallyport image load ARCHIVE")
+	case errors.Is(err, nerdctl.ErrNoEngine):
+		return hint(err, "in another terminal: sallyport up")
+	default:
+		return err
+	}
+}
+
+// runSpec turns the command line into what the launcher runs.
+func runSpec(c *cobra.Command, inst instance, o runOptions, args []string) (*launcher.Spec, error) {
+	creds, err := loadCredentials(inst.credentials())
+	if err != nil {
+		return nil, err
+	}
+	p, err := loadPolicy(o.policy, creds)
+	if err != nil {
+		return nil, err
+	}
+	s := &launcher.Spec{
+		Image: args[0], Argv: args[1:], Isolation: launcher.Isolation(o.isolation),
+		Policy:      launcher.Policy{Name: p.name, Digest: p.digest, Source: p.text},
+		Credentials: p.rules.Credentials(), Env: o.env, Dir: o.dir,
+		Workspace: o.workspace, Export: o.export, Limits: launcher.Limits{Time: o.timeout}, Asker: asker(),
+	}
+	if o.code != "" {
+		data, err := readFile(o.code)
+		if err != nil {
+			return nil, usage(fmt.Errorf("code: %w", err))
+		}
+		s.Code = &launcher.Code{Name: filepath.Base(o.code), Data: data}
+	}
+	if o.stdin {
+		s.Stdin = c.InOrStdin()
+	}
+	if !o.json {
+		s.Stdout, s.Stderr = c.OutOrStdout(), c.ErrOrStderr()
+	}
+	return s, nil
+}
+
+// asker is who asked for the run: the user behind sudo, if there is one.
+func asker() launcher.Asker {
+	a := launcher.Asker{User: "root", UID: os.Getuid(), GID: os.Getgid()}
+	if u, err := user.LookupId(strconv.Itoa(a.UID)); err == nil {
+		a.User = u.Username
+	}
+	uid, err := strconv.Atoi(os.Getenv("SUDO_UID"))
+	gid, err2 := strconv.Atoi(os.Getenv("SUDO_GID"))
+	if err == nil && err2 == nil {
+		a = launcher.Asker{User: os.Getenv("SUDO_USER"), UID: uid, GID: gid}
+	}
+	return a
+}
+
+// openLauncher returns a launcher for one run.
+func openLauncher(ctx context.Context, inst instance, stderr io.Writer, verbose bool) (*launcher.Launcher, error) {
+	if _, up := supervisorPID(inst); !up {
+		return nil, hint(fmt.Errorf("instance %q is not up", inst.name), "in another terminal: sallyport up")
+	}
+	who, err := lookupAccounts()
+	if err != nil {
+		return nil, err
+	}
+	ca, err := os.ReadFile(inst.caCert())
+	if err != nil {
+		return nil, hint(fmt.Errorf("reading the CA certificate: %w", err), "sallyport status")
+	}
+	n, err := cell.Open(ctx, inst.cellConfig())
+	if err != nil {
+		return nil, err
+	}
+	progress := func(string) {}
+	if verbose {
+		progress = func(step string) { fmt.Fprintln(stderr, "sallyport:", step) }
+	}
+	return inst.launcher(who, n, ca, quiet(stderr), progress)
+}
+
+func writeResult(path string, r *launcher.Result) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("writing the result: %w", err)
+	}
+	if err := errors.Join(printJSON(f, r), f.Close()); err != nil {
+		return fmt.Errorf("writing the result: %w", err)
+	}
+	return nil
+}
+
+func newReconcile() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "reconcile",
+		Short:   "Remove whatever killed launchers left: containers, cells, rules, files",
+		Example: "  sallyport reconcile",
+		Args:    exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			inst, err := instanceOf(c)
+			if err != nil {
+				return err
+			}
+			if err := mustRoot("reconcile"); err != nil {
+				return err
+			}
+			return reconcile(c, inst, asJSON)
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+// reconcile clears what was left. If the instance is up it does so beside it;
+// if not, it starts everything for as long as it takes, so that the end of
+// each run is recorded, and takes it down again.
+func reconcile(c *cobra.Command, inst instance, asJSON bool) error {
+	report, err := reconcileUp(c, inst)
+	if _, up := supervisorPID(inst); !up {
+		s := newSupervisor(inst, c.ErrOrStderr(), c.ErrOrStderr())
+		err = s.start(c.Context(), upOptions{})
+		report = s.cleared
+		s.group.stop()
+	}
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(c.OutOrStdout(), report)
+	}
+	for _, r := range report.Removed {
+		fmt.Fprintln(c.OutOrStdout(), "removed", r)
+	}
+	fmt.Fprintf(c.OutOrStdout(), "nothing is left of %d runs\n", len(report.Removed))
+	return nil
+}
+
+func reconcileUp(c *cobra.Command, inst instance) (launcher.Report, error) {
+	if _, up := supervisorPID(inst); !up {
+		return launcher.Report{}, nil
+	}
+	l, err := openLauncher(c.Context(), inst, c.ErrOrStderr(), false)
+	if err != nil {
+		return launcher.Report{}, err
+	}
+	return l.Reconcile(c.Context())
+}

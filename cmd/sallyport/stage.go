@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"sallyport/rules/policyfile"
+)
+
+// stage checks the configuration as root and puts copies where the daemons,
+// which may read nothing else, find them. What is wrong with any file is said
+// here, before anything is made.
+func (s *supervisor) stage(o upOptions) error {
+	if o.config == "" && exists(defaultConfig) {
+		o.config = defaultConfig
+	}
+	cfg := &policyfile.Gateway{Durability: policyfile.DurableProcess}
+	text := []byte("apiVersion: sallyport/v1\nkind: Gateway\n")
+	if o.config != "" {
+		var err error
+		if text, err = readFile(o.config); err != nil {
+			return usage(hint(err, "sallyport up --config FILE"))
+		}
+		if cfg, err = policyfile.ParseGateway(o.config, text); err != nil {
+			return usage(err)
+		}
+	}
+	if err := s.put(s.inst.run("config.yaml"), text); err != nil {
+		return err
+	}
+	if err := s.stageRoots(cfg.UpstreamCA); err != nil {
+		return err
+	}
+	dir := o.creds
+	if dir == "" {
+		dir = cfg.Credentials
+	}
+	if dir == "" && exists(defaultCredentials) {
+		dir = defaultCredentials
+	}
+	return s.stageCredentials(dir)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// stageRoots joins the extra authorities into one file.
+func (s *supervisor) stageRoots(files []string) error {
+	var all bytes.Buffer
+	for _, f := range files {
+		pem, err := readFile(f)
+		if err != nil {
+			return usage(fmt.Errorf("upstream_ca: %w", err))
+		}
+		all.Write(append(bytes.TrimSpace(pem), '\n'))
+	}
+	path := s.inst.run("upstream-ca.pem")
+	if all.Len() == 0 {
+		return ignoreMissing(os.Remove(path))
+	}
+	return s.put(path, all.Bytes())
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// stageCredentials copies the credential files, which hold no secret, in place
+// of what an earlier start left.
+func (s *supervisor) stageCredentials(dir string) error {
+	old, err := filepath.Glob(filepath.Join(s.inst.credentials(), "*"))
+	if err != nil {
+		return err
+	}
+	for _, f := range old {
+		if err := os.Remove(f); err != nil {
+			return err
+		}
+	}
+	if dir == "" {
+		return nil
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return usage(errors.Join(err, fmt.Errorf("credentials: %s is not a directory", dir)))
+	}
+	if _, err := loadCredentials(dir); err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		text, err := readFile(f)
+		if err != nil {
+			return err
+		}
+		if err := s.put(filepath.Join(s.inst.credentials(), filepath.Base(f)), text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put writes a file that root owns and the daemons' group may read.
+func (s *supervisor) put(path string, data []byte) error {
+	return putFile(path, data, s.who.group)
+}
+
+// putFile writes a file whole or not at all, owned by root, readable by a group.
+func putFile(path string, data []byte, gid int) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	defer os.Remove(tmp.Name()) // gone already once it is renamed
+	_, err = tmp.Write(data)
+	if err := errors.Join(err, tmp.Chown(0, gid), tmp.Chmod(0o640), tmp.Close()); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return os.Rename(tmp.Name(), path)
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"sallyport/broker"
+	"sallyport/control"
+)
+
+// report is what status prints.
+type statusReport struct {
+	Instance    string          `json:"instance"`
+	Supervisor  int             `json:"supervisor_pid"`
+	Gateway     statusOut       `json:"gateway"`
+	Credentials []broker.Status `json:"credentials"`
+}
+
+func newStatus() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "status",
+		Short:   "Say whether gateway and broker work, and what they hold",
+		Example: "  sallyport status\n  sallyport status -o json",
+		Args:    exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			inst, err := instanceOf(c)
+			if err != nil {
+				return err
+			}
+			if err := mustRoot("status"); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), 10*time.Second)
+			defer cancel()
+			r, err := status(ctx, inst)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), r)
+			}
+			return printStatus(c.OutOrStdout(), r)
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+func status(ctx context.Context, inst instance) (*statusReport, error) {
+	r := &statusReport{Instance: inst.name}
+	r.Supervisor, _ = supervisorPID(inst)
+	if err := callGateway(ctx, inst, "/v1/status", empty{}, &r.Gateway); err != nil {
+		return nil, err
+	}
+	c := control.NewClient(inst.brokerSocket())
+	defer c.Close()
+	var creds broker.Statuses
+	if err := c.Call(ctx, "/v1/credentials", empty{}, &creds); err != nil {
+		return nil, explainCall(err)
+	}
+	r.Credentials = creds.Credentials
+	return r, nil
+}
+
+func printStatus(w io.Writer, r *statusReport) error {
+	g := r.Gateway
+	rows := [][]string{
+		{"instance", r.Instance},
+		{"supervisor", "pid " + strconv.Itoa(r.Supervisor)},
+		{"gateway", fmt.Sprintf("pid %d since %s, %s", g.PID, g.Since.UTC().Format(time.RFC3339), g.Version)},
+		{"log", fmt.Sprintf("%s, %d records", g.Ready, g.Records)},
+		{"cells", strconv.Itoa(len(g.Cells))},
+	}
+	for _, c := range r.Credentials {
+		state := c.Status
+		if c.Error != "" {
+			state += ": " + c.Error
+		}
+		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %d times", c.Name, c.Type, state, c.Uses)})
+	}
+	return printTable(w, rows)
+}
+
+func newPS() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "ps",
+		Short:   "List the sandboxes that run",
+		Example: "  sallyport ps\n  sallyport ps -o json",
+		Args:    exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			inst, err := instanceOf(c)
+			if err != nil {
+				return err
+			}
+			if err := mustRoot("ps"); err != nil {
+				return err
+			}
+			var st statusOut
+			if err := callGateway(c.Context(), inst, "/v1/status", empty{}, &st); err != nil {
+				return err
+			}
+			if asJSON {
+				if st.Cells == nil {
+					st.Cells = []cellOut{}
+				}
+				return printJSON(c.OutOrStdout(), st.Cells)
+			}
+			rows := [][]string{{"CELL", "RUN", "ADDRESS", "POLICY", "DENIALS"}}
+			for _, cell := range st.Cells {
+				rows = append(rows, []string{cell.Cell, cell.Run, cell.Address, cell.Policy, strconv.FormatUint(cell.Denials, 10)})
+			}
+			return printTable(c.OutOrStdout(), rows)
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+func newDown() *cobra.Command {
+	return &cobra.Command{
+		Use:     "down",
+		Short:   "End running sandboxes and take everything down, as ^C at up does",
+		Example: "  sallyport down",
+		Args:    exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			inst, err := instanceOf(c)
+			if err != nil {
+				return err
+			}
+			if err := mustRoot("down"); err != nil {
+				return err
+			}
+			return down(c.Context(), inst, c.OutOrStdout())
+		},
+	}
+}
+
+// down asks the supervisor to end and waits until it has given its lock back,
+// which is the last thing that it does.
+func down(ctx context.Context, inst instance, out io.Writer) error {
+	pid, ok := supervisorPID(inst)
+	if !ok {
+		return hint(fmt.Errorf("instance %q is not up", inst.name), "to clear what a killed one left: sallyport reconcile")
+	}
+	fmt.Fprintf(out, "stopping %s (pid %d)\n", inst.name, pid)
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stopping pid %d: %w", pid, err)
+	}
+	f, err := os.Open(inst.run("supervisor.lock"))
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer f.Close()
+	locked := make(chan error, 1)
+	go func() { locked <- unix.Flock(int(f.Fd()), unix.LOCK_SH) }()
+	select {
+	case err := <-locked:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// supervisorPID returns the process that holds an instance's lock. A file
+// without a lock is an old one: its number means nothing.
+func supervisorPID(inst instance) (pid int, ok bool) {
+	f, err := os.Open(inst.run("supervisor.lock"))
+	if err != nil {
+		return 0, false
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+		return 0, false
+	}
+	data := make([]byte, 32)
+	n, _ := f.Read(data)
+	pid, err = strconv.Atoi(strings.TrimSpace(string(data[:n])))
+	return pid, err == nil && pid > 1
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	stopGrace  = 10 * time.Second // from SIGTERM to SIGKILL
+	backoffMin = 50 * time.Millisecond
+	backoffMax = 5 * time.Second
+	steady     = 10 * time.Second // a daemon that ran this long starts again at once
+)
+
+// daemon is a child process that is kept running. Its descriptors stay open
+// here, so that it can die and be started again while connection attempts wait
+// in their queues.
+type daemon struct {
+	name  string
+	args  []string
+	files []*os.File // descriptors 3 and up in the child
+	who   account
+	group int // supplementary group
+	log   *slog.Logger
+	out   io.Writer
+
+	mu   sync.Mutex // guards proc
+	proc *os.Process
+
+	ended    chan struct{} // closed when the process has ended for the first time
+	endedNow sync.Once
+}
+
+// keep runs the daemon until ctx ends, then stops it. It returns when the
+// process is gone. What it starts dies with this process: parent-death signals
+// follow the thread, so the thread is kept.
+func (d *daemon) keep(ctx context.Context) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	backoff := backoffMin
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := d.once(ctx)
+		d.endedNow.Do(func() { close(d.ended) })
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > steady {
+			backoff = backoffMin
+		}
+		d.log.Error("a daemon ended and is started again", "daemon", d.name, "cause", err, "in", backoff)
+		wait(ctx, backoff)
+		backoff = min(2*backoff, backoffMax)
+	}
+}
+
+// once starts the process and waits for its end.
+func (d *daemon) once(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	cmd := exec.Command(self, d.args...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = d.out, d.out
+	cmd.ExtraFiles = d.files
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: uint32(d.who.uid), Gid: uint32(d.who.gid), Groups: []uint32{uint32(d.group)}},
+		Pdeathsig:  syscall.SIGKILL,
+		Setpgid:    true, // ^C is for the supervisor, which stops things in order
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting the %s: %w", d.name, err)
+	}
+	d.setProc(cmd.Process)
+	defer d.setProc(nil)
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	return errors.Join(cmd.Process.Signal(syscall.SIGTERM), waitOrKill(cmd.Process, ended))
+}
+
+func waitOrKill(p *os.Process, ended <-chan error) error {
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-t.C:
+	}
+	return errors.Join(p.Kill(), <-ended)
+}
+
+func (d *daemon) setProc(p *os.Process) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.proc = p
+}
+
+// pid returns the process id, 0 while it is not running.
+func (d *daemon) pid() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.proc == nil {
+		return 0
+	}
+	return d.proc.Pid
+}
+
+// wait returns after dur or when ctx ends.
+func wait(ctx context.Context, dur time.Duration) {
+	t := time.NewTimer(dur)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// group runs daemons and stops them in the reverse order of their start.
+type group struct {
+	stops []func()
+}
+
+// start keeps d running until the group stops.
+func (g *group) start(ctx context.Context, d *daemon) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.keep(ctx)
+	}()
+	g.stops = append(g.stops, func() {
+		cancel()
+		<-done
+	})
+}
+
+// onStop adds something to undo.
+func (g *group) onStop(f func()) { g.stops = append(g.stops, f) }
+
+func (g *group) stop() {
+	for i := len(g.stops) - 1; i >= 0; i-- {
+		g.stops[i]()
+	}
+	g.stops = nil
+}

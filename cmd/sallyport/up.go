@@ -1,0 +1,300 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"sallyport/control"
+	"sallyport/launcher"
+	"sallyport/launcher/cell"
+	"sallyport/launcher/nerdctl"
+)
+
+// startTimeout bounds how long a daemon may take until it answers.
+const startTimeout = 30 * time.Second
+
+func newUp() *cobra.Command {
+	var o upOptions
+	c := &cobra.Command{
+		Use:   "up",
+		Short: "Start the gateway and the broker and keep them running, in the foreground",
+		Long: `Up makes the cells' network namespace, opens the listeners inside it, starts a private
+containerd if there is none, and starts the gateway and the broker as two users that are
+not root. It restarts either if it dies. ^C ends running sandboxes and takes everything down.`,
+		Example: `  sallyport up
+  sallyport up --config /etc/sallyport/config.yaml --credentials /etc/sallyport/credentials`,
+		Args: exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			inst, err := instanceOf(c)
+			if err != nil {
+				return err
+			}
+			if err := mustRoot("up"); err != nil {
+				return err
+			}
+			return up(c.Context(), inst, o, c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	c.Flags().StringVar(&o.config, "config", "", "gateway configuration; default /etc/sallyport/config.yaml if it is there")
+	c.Flags().StringVar(&o.creds, "credentials", "", "directory of credential files; default /etc/sallyport/credentials if it is there")
+	return c
+}
+
+type upOptions struct{ config, creds string }
+
+// supervisor is the privileged parent: it makes and hands over, and parses
+// nothing that comes from a sandbox.
+type supervisor struct {
+	inst  instance
+	who   accounts
+	log   *slog.Logger
+	out   io.Writer // for people
+	err   io.Writer // for the daemons' logs
+	net   *cell.Network
+	group group
+
+	cleared launcher.Report // what an earlier start had left
+}
+
+// up runs until ctx ends. Everything that it made is undone before it returns,
+// also when a step fails.
+func up(ctx context.Context, inst instance, o upOptions, out, errw io.Writer) error {
+	s := newSupervisor(inst, out, errw)
+	defer s.group.stop()
+	if err := s.start(ctx, o); err != nil {
+		return err
+	}
+	if err := s.announce(); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	fmt.Fprintln(out, "stopping")
+	return nil
+}
+
+func newSupervisor(inst instance, out, errw io.Writer) *supervisor {
+	return &supervisor{inst: inst, out: out, err: errw, log: slog.New(slog.NewTextHandler(errw, nil)).With("daemon", "up")}
+}
+
+// start makes everything, in an order in which each step stands on the ones
+// before it. What an earlier start left is cleared last, when its end can be
+// recorded; its cells have been without a gateway until then.
+func (s *supervisor) start(ctx context.Context, o upOptions) error {
+	for _, step := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"looking up users", func(context.Context) (err error) { s.who, err = lookupAccounts(); return err }},
+		{"making directories", func(context.Context) error { return s.inst.makeDirs(s.who) }},
+		{"locking the instance", s.lock},
+		{"reading the configuration", func(context.Context) error { return s.stage(o) }},
+		{"making the network", s.network},
+		{"starting containerd", s.containerd},
+		{"starting the broker", s.broker},
+		{"starting the gateway", s.gateway},
+		{"publishing the CA certificate", func(context.Context) error { return publishCA(s.inst, s.who.group) }},
+		{"clearing what an earlier run left", s.reconcile},
+	} {
+		if err := step.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	return nil
+}
+
+// lock makes sure that an instance has one supervisor.
+func (s *supervisor) lock(context.Context) error {
+	path := s.inst.run("supervisor.lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return errors.Join(hint(fmt.Errorf("instance %q is up already (%s is locked)", s.inst.name, path), "sallyport status"), f.Close())
+	}
+	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	// Closing gives the lock back. The file stays: removing it would let two
+	// processes lock two files of the same name.
+	s.group.onStop(func() { _ = f.Close() })
+	return nil
+}
+
+func writePID(f *os.File) error {
+	_, err := fmt.Fprintf(f, "%d\n", os.Getpid())
+	return err
+}
+
+// network makes or adopts the cells' namespace.
+func (s *supervisor) network(ctx context.Context) error {
+	n, err := cell.Open(ctx, s.inst.cellConfig())
+	if err != nil {
+		return err
+	}
+	s.net = n
+	s.group.onStop(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+		defer cancel()
+		if err := n.Destroy(ctx); err != nil {
+			s.log.Error("removing the network", "cause", err)
+		}
+	})
+	return nil
+}
+
+// containerd starts the instance's own, unless one answers already.
+func (s *supervisor) containerd(ctx context.Context) error {
+	cfg, err := s.inst.engineConfig()
+	if err != nil {
+		return err
+	}
+	c, err := nerdctl.StartContainerd(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	s.group.onStop(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+		defer cancel()
+		if err := c.Stop(ctx); err != nil {
+			s.log.Error("stopping containerd", "cause", err)
+		}
+	})
+	return nil
+}
+
+// reconcile removes what dead launchers left, and at the end what live ones have.
+func (s *supervisor) reconcile(ctx context.Context) error {
+	ca, err := os.ReadFile(s.inst.caCert())
+	if err != nil {
+		return err
+	}
+	l, err := s.inst.launcher(s.who, s.net, ca, s.log, nil)
+	if err != nil {
+		return err
+	}
+	s.group.onStop(func() { s.endRuns(context.WithoutCancel(ctx), l) })
+	report, err := l.Reconcile(ctx)
+	if err != nil {
+		return err
+	}
+	s.cleared = report
+	return nil
+}
+
+// listen opens a unix socket for a daemon; mode says who may connect.
+func (s *supervisor) listen(path string, mode os.FileMode) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	l.SetUnlinkOnClose(false)
+	f, err := l.File()
+	if err != nil {
+		return nil, err
+	}
+	s.group.onStop(func() { _ = errors.Join(f.Close(), os.Remove(path)) })
+	return f, errors.Join(os.Chown(path, 0, s.who.group), os.Chmod(path, mode))
+}
+
+func (s *supervisor) broker(ctx context.Context) error {
+	// The limit is inherited. Secrets should not be swapped out, and the broker
+	// has no capability to lock them with; where even root may not lift the
+	// limit, the broker warns.
+	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	sock, err := s.listen(s.inst.brokerSocket(), 0o660)
+	if err != nil {
+		return err
+	}
+	d := s.daemon("broker", s.who.broker, sock)
+	s.group.start(ctx, d)
+	return s.ready(ctx, d, s.inst.brokerSocket(), "/v1/credentials")
+}
+
+func (s *supervisor) gateway(ctx context.Context) error {
+	files := make([]*os.File, 0, 5)
+	ctl, err := s.listen(s.inst.gatewaySocket(), 0o600)
+	if err != nil {
+		return err
+	}
+	files = append(files, ctl)
+	for _, l := range []struct{ network, address string }{
+		{"tcp", ":15001"}, {"tcp", ":3128"}, {"tcp", ":53"}, {"udp", ":53"},
+	} {
+		f, err := s.net.Listen(ctx, l.network, "0.0.0.0"+l.address)
+		if err != nil {
+			return fmt.Errorf("listening on %s%s: %w", l.network, l.address, err)
+		}
+		s.group.onStop(func() { _ = f.Close() })
+		files = append(files, f)
+	}
+	d := s.daemon("gateway", s.who.gateway, files...)
+	s.group.start(ctx, d)
+	return s.ready(ctx, d, s.inst.gatewaySocket(), "/v1/status")
+}
+
+func (s *supervisor) daemon(name string, who account, files ...*os.File) *daemon {
+	return &daemon{name: name, args: []string{name, "--instance", s.inst.name}, files: files,
+		who: who, group: s.who.group, log: s.log, out: s.err, ended: make(chan struct{})}
+}
+
+// ready waits until a daemon answers. Its socket is open already, so the call
+// waits in the queue and nothing has to be tried twice. One that ends before
+// it ever answered will not do so the next time either.
+func (s *supervisor) ready(ctx context.Context, d *daemon, socket, op string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	c := control.NewClient(socket)
+	defer c.Close()
+	answered := make(chan error, 1)
+	go func() { answered <- c.Call(ctx, op, empty{}, nil) }()
+	var err error
+	select {
+	case err = <-answered:
+	case <-d.ended:
+		cancel()
+		<-answered
+		err = errors.New("it ended at once")
+	}
+	if err != nil {
+		return hint(fmt.Errorf("the %s does not answer: %w", d.name, err), "what it said itself is above")
+	}
+	return nil
+}
+
+// announce tells a person what listens where.
+func (s *supervisor) announce() error {
+	i := s.inst
+	rows := [][]string{
+		{"WHAT", "WHERE", "WHO"},
+		{"transparent", "tcp :15001, every port of every address is led here", gatewayUser},
+		{"explicit proxy", "tcp :3128 of each cell's gateway address", gatewayUser},
+		{"DNS", "udp+tcp :53 of any address", gatewayUser},
+		{"network namespace", "/run/netns/" + i.name + " (no uplink)", "root"},
+		{"gateway control", i.gatewaySocket(), gatewayUser},
+		{"broker", i.brokerSocket(), brokerUser},
+		{"audit log", i.auditDir(), gatewayUser},
+		{"CA certificate", i.caCert(), gatewayUser},
+	}
+	if n := len(s.cleared.Removed); n > 0 {
+		fmt.Fprintf(s.out, "cleared %d things that an earlier start left\n", n)
+	}
+	if err := printTable(s.out, rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(s.out, "sallyport %s is up; ^C ends it\n", i.name)
+	return err
+}
