@@ -14,7 +14,7 @@ import (
 const MaxLine = 64 << 10
 
 // The bounds of fields, in bytes of their printable form. Even where every byte
-// takes the six of \u003c, they leave more than 20 KiB of a line to Data.
+// takes the six of \u003c, they fit a line together; Data gets what they leave, 60 KiB as a rule.
 const (
 	maxWord = 160
 	maxHost = 300
@@ -26,7 +26,7 @@ const (
 // put in front of it when the line's turn has come.
 type encoder struct {
 	buf []byte
-	cut [8]string // names of fields that were longer than their bound
+	cut [32]string // names of fields that were longer than their bound
 	n   int
 	// sum makes the keyed hash of a value that was cut, so that two long values
 	// can still be told apart.
@@ -106,9 +106,9 @@ func (e *encoder) mark(name string) {
 	}
 }
 
-// room is kept free for what stands before the id, for the list of cut fields
-// and for the braces.
-const room = 1 << 10
+// room is kept free for what stands up to the id, and for the list of cut
+// fields.
+const room = 5 << 10
 
 // finish appends cut and data. Data is last, and takes what the line has left.
 func (e *encoder) finish(r *Record) {
@@ -121,7 +121,7 @@ func (e *encoder) finish(r *Record) {
 	}
 	for i, name := range e.cut[:e.n] {
 		e.buf = append(e.buf, [2]string{`,"cut":["`, `","`}[min(i, 1)]...)
-		e.buf, _ = appendText(e.buf, name, 64)
+		e.buf, _ = appendText(e.buf, name, 16)
 	}
 	if e.n > 0 {
 		e.buf = append(e.buf, `"]`...)

@@ -23,7 +23,7 @@ import (
 // asked to.
 func config(t testing.TB) audit.Config {
 	t.Helper()
-	base := t.TempDir()
+	base := tempDir(t)
 	return audit.Config{
 		Dir: filepath.Join(base, "audit"), KeyFile: filepath.Join(base, "key", "signing"),
 		Now: time.Now, Interval: time.Hour, Origin: "sallyport.internal/test",

@@ -29,7 +29,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, records int) *fixture {
 	t.Helper()
-	base := t.TempDir()
+	base := tempDir(t)
 	tick := time.Unix(1_800_000_000, 0)
 	l, err := audit.Open(audit.Config{
 		Dir: filepath.Join(base, "audit"), KeyFile: filepath.Join(base, "key"), Interval: time.Hour,
@@ -89,7 +89,7 @@ func (f *fixture) with(t testing.TB, edit func(files map[string][]byte)) string 
 		files[name] = bytes.Clone(data)
 	}
 	edit(files)
-	dir := t.TempDir()
+	dir := tempDir(t)
 	for name, data := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o640); err != nil {
 			t.Fatal(err)

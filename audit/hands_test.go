@@ -1,0 +1,156 @@
+package audit_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sallyport/audit"
+)
+
+// LG-06, LG-08: hands on the files of a log that is being written.
+func TestHandsOnALiveLogLG06(t *testing.T) {
+	seg := func(cfg audit.Config) string {
+		names, _ := filepath.Glob(filepath.Join(cfg.Dir, "*.jsonl"))
+		return names[len(names)-1]
+	}
+	tests := []struct {
+		name string
+		hand func(cfg audit.Config) error
+		back func(cfg audit.Config) error // what puts it right; nil: nothing is needed
+		want string                       // in the gap's error
+	}{
+		{"segment deleted", func(c audit.Config) error { return os.Remove(seg(c)) }, nil, "is gone"},
+		{"checkpoints deleted", func(c audit.Config) error { return os.Remove(filepath.Join(c.Dir, "checkpoints")) }, nil, "is gone"},
+		{"tree deleted", func(c audit.Config) error { return os.Remove(filepath.Join(c.Dir, "tree")) }, nil, "is gone"},
+		{"directory removed", func(c audit.Config) error { return os.RemoveAll(c.Dir) }, nil, "is gone"},
+		{"directory moved", func(c audit.Config) error { return os.Rename(c.Dir, c.Dir+".old") },
+			func(c audit.Config) error { return os.Rename(c.Dir+".old", c.Dir) }, "is gone"},
+		{"segment replaced", func(c audit.Config) error {
+			return errors.Join(os.Remove(seg(c)), os.WriteFile(filepath.Join(c.Dir, "000000000000.jsonl"), []byte("{}\n"), 0o640))
+		}, func(c audit.Config) error { return os.Remove(seg(c)) }, "is gone"},
+		{"segment made longer", func(c audit.Config) error {
+			f, err := os.OpenFile(seg(c), os.O_WRONLY|os.O_APPEND, 0)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteString(strings.Repeat("x", 5000))
+			return errors.Join(err, f.Close())
+		}, nil, "did not write"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := config(t)
+			var step time.Duration // the clock moves on when the test says
+			began := time.Now()
+			cfg.Now = func() time.Time { return began.Add(step) }
+			l := mustOpen(t, cfg)
+			g := ledger{map[string]bool{}, map[string]bool{}}
+			for i := range 10 {
+				if err := g.append(t, l, i); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tt.hand(cfg); err != nil {
+				t.Fatal(err)
+			}
+			step += time.Second
+			_ = g.append(t, l, 10)
+			_, _ = l.Checkpoint(t.Context())
+			if l.Ready() == nil {
+				t.Fatal("the log noticed nothing")
+			}
+			if tt.back != nil {
+				if tt.name != "directory moved" { // that is found again by itself
+					if err := g.append(t, l, 11); err == nil {
+						t.Error("Append went on before it was put right")
+					}
+				}
+				if err := tt.back(cfg); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := g.append(t, l, 12); err != nil {
+				t.Fatalf("Append when it is put right: %v", err)
+			}
+			mustClose(t, l)
+			recs := records(t, cfg.Dir)
+			g.check(t, recs)
+			found := false
+			for _, r := range recs {
+				found = found || r.Kind == audit.Gap && strings.Contains(r.Error, tt.want)
+			}
+			if !found {
+				t.Errorf("no gap record says %q", tt.want)
+			}
+			if r := mustVerify(t, cfg, l.Verifier()); !r.Whole() {
+				t.Errorf("Verify: %v", r)
+			}
+		})
+	}
+}
+
+// What was cut off a live log is lost: it must not go on as if nothing were.
+func TestTruncatedLiveLogStaysRefused(t *testing.T) {
+	cfg := config(t)
+	var step time.Duration
+	began := time.Now()
+	cfg.Now = func() time.Time { return began.Add(step) }
+	l := mustOpen(t, cfg)
+	defer l.Close()
+	for i := range 10 {
+		mustAppend(t, l, admit(i))
+	}
+	if err := os.Truncate(filepath.Join(cfg.Dir, "000000000000.jsonl"), 100); err != nil {
+		t.Fatal(err)
+	}
+	step += time.Second
+	for range 3 {
+		if err := l.Append(t.Context(), admit(11)); err == nil || !strings.Contains(err.Error(), "was cut") {
+			t.Errorf("Append = %v, want that it was cut", err)
+		}
+	}
+}
+
+func TestOldSegmentGone(t *testing.T) {
+	cfg := config(t)
+	cfg.SegmentSize = 2000
+	l := mustOpen(t, cfg)
+	g := ledger{map[string]bool{}, map[string]bool{}}
+	for i := range 20 {
+		if err := g.append(t, l, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	aside := cfg.Dir + ".aside"
+	if err := os.CopyFS(aside, os.DirFS(cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(cfg.Dir); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = l.Checkpoint(t.Context())
+	if err := g.append(t, l, 20); err == nil || !strings.Contains(err.Error(), "older segment is missing") {
+		t.Errorf("Append = %v, want that an older segment is missing", err)
+	}
+	old, err := filepath.Glob(filepath.Join(aside, "*.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range old[:len(old)-1] {
+		if err := os.Rename(path, filepath.Join(cfg.Dir, filepath.Base(path))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.append(t, l, 21); err != nil {
+		t.Errorf("Append when the older segments are back: %v", err)
+	}
+	mustClose(t, l)
+	g.check(t, records(t, cfg.Dir))
+	if r := mustVerify(t, cfg, l.Verifier()); !r.Whole() {
+		t.Errorf("Verify: %v", r)
+	}
+}
