@@ -97,12 +97,16 @@ func (c *Client) Find(cell string, r *http.Request) []rules.Carry {
 }
 
 // Inject puts the credential that p was admitted with into r, in place of
-// whatever the sandbox put there. Without a credential it changes nothing. An
-// error is a [*gate.DeniedError] with reason credential_mismatch,
+// whatever the sandbox put there. Without a credential the head of r stays as it
+// is. An error is a [*gate.DeniedError] with reason credential_mismatch,
 // credential_unavailable or broker_unavailable; r must then not be sent.
+//
+// Either way, reading the body of r fails from then on where a placeholder of
+// the cell is in it, with a [*gate.DeniedError] with reason placeholder_leak.
 func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error {
 	d := p.Decision()
 	if p.Valid() && d.Verdict == rules.Inspect && d.Credential == "" {
+		c.cell(p.Identity().Cell).guard(p, r)
 		return nil
 	}
 	deny := func(reason rules.Reason, err error) error {
@@ -126,6 +130,7 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 	if err := apply(r, place, ans); err != nil {
 		return deny(rules.CredentialUnavail, err)
 	}
+	cc.guard(p, r)
 	cc.expose(d.Credential, ans.Expose, p.Request().Endpoint.Host)
 	return nil
 }

@@ -127,18 +127,26 @@ func checkHeaderSafe(v secret.Value) error {
 		return errors.New("the secret begins or ends with a blank")
 	}
 	for i, c := range b {
-		switch {
-		case c == '\r' || c == '\n':
-			return fmt.Errorf("the secret has a line break at octet %d: it must be one line", i+1)
-		case c == 0:
-			return fmt.Errorf("the secret has a NUL at octet %d", i+1)
-		case c < 0x20 && c != '\t' || c == 0x7f:
-			return fmt.Errorf("the secret has a control character at octet %d", i+1)
-		case c >= 0x80:
-			return fmt.Errorf("the secret has an octet outside ASCII at %d", i+1)
+		if what := octetFault(c); what != "" {
+			return fmt.Errorf("the secret has %s at octet %d", what, i+1)
 		}
 	}
 	return nil
+}
+
+// octetFault says why an octet cannot stand in a header line, or "".
+func octetFault(c byte) string {
+	switch {
+	case c == '\r' || c == '\n':
+		return "a line break"
+	case c == 0:
+		return "a NUL"
+	case c < 0x20 && c != '\t' || c == 0x7f:
+		return "a control character"
+	case c >= 0x80:
+		return "an octet outside ASCII"
+	}
+	return ""
 }
 
 // reservedHeaders carry the message itself; a secret in one of them would

@@ -1,0 +1,81 @@
+package broker
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+
+	"sallyport/broker/needle"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+)
+
+// guard has the body of r fail where a placeholder is in it: no credential is
+// bound to a body, so one there is a leak (CR-16). The read that would complete
+// the placeholder gives nothing more and a [*gate.DeniedError]; the transport
+// then breaks the request off. Trailers are looked at when the body ends.
+func (cc *clientCell) guard(p gate.Pass, r *http.Request) {
+	if cc == nil || cc.finder == nil || r.Body == nil || r.Body == http.NoBody {
+		return
+	}
+	r.Body = &guarded{ReadCloser: r.Body, finder: cc.finder, r: r, pass: p}
+}
+
+// guarded searches a body as it is read. It never holds octets back: a part of a
+// placeholder is of no use to anybody.
+type guarded struct {
+	io.ReadCloser
+	finder *finder
+	r      *http.Request
+	pass   gate.Pass
+	last   []byte // the end of what was read before, shorter than the longest needle
+	err    error  // of the refusal, told again
+}
+
+// Read implements [io.Reader].
+func (g *guarded) Read(p []byte) (int, error) {
+	if g.err != nil {
+		return 0, g.err
+	}
+	n, err := g.ReadCloser.Read(p)
+	if name, leaked := g.look(p[:n]); leaked {
+		return 0, g.refuse(name, "body")
+	}
+	if err == io.EOF {
+		for key, values := range g.r.Trailer {
+			for _, v := range values {
+				if h, ok := needle.Next(g.finder.set, v, 0); ok {
+					return 0, g.refuse(g.finder.grants[h.Needle.Value].Credential, "trailer "+http.CanonicalHeaderKey(key))
+				}
+			}
+		}
+	}
+	return n, err
+}
+
+func (g *guarded) refuse(credential, where string) error {
+	clear(g.r.Trailer)
+	g.err = &gate.DeniedError{Reason: rules.PlaceholderLeak, ID: g.pass.ID(), Decision: g.pass.Decision(),
+		Err: fmt.Errorf("the placeholder of %q is in the %s", credential, where)}
+	return g.err
+}
+
+// look searches b and the border between it and what came before.
+func (g *guarded) look(b []byte) (credential string, leaked bool) {
+	set := g.finder.set
+	keep := set.Longest() - 1
+	border := append(g.last, b[:min(len(b), keep)]...)
+	h, ok := needle.Next(set, border, 0)
+	if !ok {
+		h, ok = needle.Next(set, b, 0)
+	}
+	if ok {
+		return g.finder.grants[h.Needle.Value].Credential, true
+	}
+	if len(b) >= keep {
+		g.last = append(g.last[:0], b[len(b)-keep:]...)
+	} else {
+		g.last = append(border[:0], border[max(0, len(border)-keep):]...)
+	}
+	return "", false
+}
