@@ -1,0 +1,195 @@
+package verify
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"sallyport/audit/checkpoint"
+)
+
+// Proof shows that one record is in a log, to somebody who has the verifier key
+// and nothing else of it.
+type Proof struct {
+	Record     []byte // the line, without its newline
+	Index      int64  // its number
+	Path       tlog.RecordProof
+	Checkpoint []byte // a signed note over more records than Index
+}
+
+// ErrNotFound means that no record has the id that was asked for.
+var ErrNotFound = errors.New("no such record")
+
+// ErrNotCovered means that the record is younger than the last checkpoint.
+var ErrNotCovered = errors.New("the record is not yet covered by a checkpoint")
+
+// Prove checks the whole log in dir as [Verify] does, and returns a proof for
+// the record with the given id, or number.
+func Prove(dir, key, id string) (*Proof, error) {
+	report, err := Verify(dir, key, Options{})
+	if err != nil {
+		return nil, err
+	}
+	p := &Proof{Index: -1}
+	var hashes stack
+	c := &checker{dir: dir}
+	if err := c.list(); err != nil {
+		return nil, err
+	}
+	want := []byte(`"id":` + strconv.Quote(id))
+	number, notNumber := strconv.ParseInt(id, 10, 64)
+	for _, first := range c.starts {
+		data, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%012d.jsonl", first)))
+		if err != nil {
+			return nil, fmt.Errorf("reading the log: %w", err)
+		}
+		for line := range bytes.Lines(data) {
+			line, whole := bytes.CutSuffix(line, []byte("\n"))
+			if !whole || hashes.n == report.Signed.N && p.Index >= 0 {
+				break
+			}
+			if notNumber == nil && hashes.n == number || bytes.Contains(line, want) && hasID(line, id) {
+				p.Record, p.Index = bytes.Clone(line), hashes.n
+			}
+			hashes.add(line)
+		}
+	}
+	switch {
+	case p.Index < 0:
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
+	case p.Index >= report.Signed.N:
+		return nil, ErrNotCovered
+	}
+	if p.Path, err = tlog.ProveRecord(report.Signed.N, p.Index, &hashes); err != nil {
+		return nil, fmt.Errorf("proving record %d: %w", p.Index, err)
+	}
+	if p.Checkpoint, err = find(dir, key, report.Signed); err != nil {
+		return nil, err
+	}
+	return p, p.Check(key)
+}
+
+func hasID(line []byte, id string) bool {
+	var r struct{ ID string }
+	return json.Unmarshal(line, &r) == nil && r.ID == id
+}
+
+// stack keeps every hash of a tree in memory, 64 bytes a record.
+type stack struct {
+	edge   edge
+	n      int64
+	hashes []tlog.Hash
+}
+
+func (s *stack) add(line []byte) {
+	s.hashes = append(s.hashes, s.edge.add(tlog.RecordHash(line))...)
+	s.n++
+}
+
+// ReadHashes implements [tlog.HashReader].
+func (s *stack) ReadHashes(at []int64) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(at))
+	for i, x := range at {
+		if x >= int64(len(s.hashes)) {
+			return nil, errors.New("the log has become shorter")
+		}
+		out[i] = s.hashes[x]
+	}
+	return out, nil
+}
+
+// find returns the note of a tree.
+func find(dir, key string, tree tlog.Tree) ([]byte, error) {
+	v, err := note.NewVerifier(strings.TrimSpace(key))
+	if err != nil {
+		return nil, fmt.Errorf("reading the verifier key: %w", err)
+	}
+	f, size, err := openRegular(filepath.Join(dir, "checkpoints"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	h := newHistory(f, size)
+	for {
+		msg, err := h.read()
+		if err != nil {
+			return nil, err
+		}
+		if msg == nil {
+			return nil, errors.New("the checkpoint has gone")
+		}
+		if cp, err := checkpoint.Open(msg, v); err == nil && cp.Tree == tree {
+			return msg, nil
+		}
+	}
+}
+
+// Check reports whether p proves its record to be in the log of key.
+func (p *Proof) Check(key string) error {
+	v, err := note.NewVerifier(strings.TrimSpace(key))
+	if err != nil {
+		return fmt.Errorf("reading the verifier key: %w", err)
+	}
+	cp, err := checkpoint.Open(p.Checkpoint, v)
+	if err != nil {
+		return err
+	}
+	_, seq, ok := head(p.Record)
+	if !ok || seq != p.Index {
+		return fmt.Errorf("the record is not number %d", p.Index)
+	}
+	if err := tlog.CheckRecord(p.Path, cp.Tree.N, cp.Tree.Hash, p.Index, tlog.RecordHash(p.Record)); err != nil {
+		return fmt.Errorf("record %d is not in the log of %s: %w", p.Index, cp.Origin, err)
+	}
+	return nil
+}
+
+const proofHeader = "c2sp.org/tlog-proof@v1"
+
+// Marshal returns the record's line and after it the proof, in the form of
+// C2SP's tlog-proof.
+func (p *Proof) Marshal() []byte {
+	out := append(bytes.Clone(p.Record), '\n')
+	out = fmt.Appendf(out, "%s\nindex %d\n", proofHeader, p.Index)
+	for _, h := range p.Path {
+		out = fmt.Appendf(out, "%s\n", h)
+	}
+	out = append(out, '\n')
+	return append(out, p.Checkpoint...)
+}
+
+// ParseProof reads what Marshal wrote. It proves nothing until it is checked.
+func ParseProof(data []byte) (*Proof, error) {
+	record, rest, _ := bytes.Cut(data, []byte("\n"))
+	text, msg, ok := bytes.Cut(rest, []byte("\n\n"))
+	lines := strings.Split(string(text), "\n")
+	if !ok || len(lines) < 2 || lines[0] != proofHeader {
+		return nil, errors.New("reading a proof: this is none")
+	}
+	digits, ok := strings.CutPrefix(lines[1], "index ")
+	index, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || err != nil || strconv.FormatInt(index, 10) != digits {
+		return nil, errors.New("reading a proof: no index")
+	}
+	p := &Proof{Record: record, Index: index, Checkpoint: msg}
+	for _, l := range lines[2:] {
+		raw, err := base64.StdEncoding.Strict().DecodeString(l)
+		if err != nil || len(raw) != tlog.HashSize {
+			return nil, errors.New("reading a proof: malformed hash")
+		}
+		p.Path = append(p.Path, tlog.Hash(raw))
+	}
+	if !bytes.Equal(p.Marshal(), data) {
+		return nil, errors.New("reading a proof: not in its one spelling")
+	}
+	return p, nil
+}
