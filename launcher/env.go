@@ -92,6 +92,16 @@ func environment(proxy netip.AddrPort, cell, run string, grants []control.Grant,
 	return append(env, user...), nil
 }
 
+// Environment returns what every sandbox gets whose proxy is at an address, as
+// NAME=value: for people who debug a client. Placeholders come in addition.
+func Environment(proxy netip.AddrPort) []string {
+	var env []string
+	for _, v := range append(egress(proxy), plain("<cell>", "<run>")...) {
+		env = append(env, v.name+"="+v.value)
+	}
+	return env
+}
+
 // names are those of variables, sorted.
 func names(env []string) []string {
 	var out []string

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sallyport/deploy"
 	"sallyport/test/lab"
 )
 
@@ -144,8 +145,13 @@ func (d *demo) show(ctx context.Context) error {
 		return err
 	}
 	defer end()
-	d.title("sallyport run -p policy.yaml --code agent.py " + demoImage)
-	result, err := d.agent(ctx, neighbour)
+	d.title("sallyport run -p policy.yaml --code agent.py " + demoImage + " work")
+	result, err := d.agent(ctx, neighbour, "work")
+	if err != nil {
+		return err
+	}
+	d.title("sallyport run -p policy.yaml --code agent.py " + demoImage + " scan")
+	scan, err := d.agent(ctx, neighbour, "scan")
 	if err != nil {
 		return err
 	}
@@ -157,6 +163,9 @@ func (d *demo) show(ctx context.Context) error {
 	}
 	d.title("sallyport audit query --run " + result.Run)
 	if err := d.command(ctx, "audit", "query", "--run", result.Run); err != nil {
+		return err
+	}
+	if err := d.checkRecords(ctx, result, scan); err != nil {
 		return err
 	}
 	d.title("sallyport audit verify")
@@ -261,8 +270,12 @@ func (d *demo) follow(r io.Reader, ready chan<- bool) {
 }
 
 func (d *demo) loadImage(ctx context.Context) error {
-	d.title("sallyport image load " + sandboxArchive)
-	return d.command(ctx, "image", "load", "--if-missing", demoImage, sandboxArchive)
+	archive, err := deploy.Image("sandbox")
+	if err != nil {
+		return hint(err, "make setup")
+	}
+	d.title("sallyport image load " + archive)
+	return d.command(ctx, "image", "load", "--if-missing", demoImage, archive)
 }
 
 // neighbour starts a second sandbox that greets whoever reaches it, and
@@ -342,21 +355,21 @@ func (d *demo) config() string {
 }
 
 // agent runs the agent and returns the structured result of its run.
-func (d *demo) agent(ctx context.Context, neighbour string) (*demoResult, error) {
+func (d *demo) agent(ctx context.Context, neighbour, what string) (*demoResult, error) {
 	facts, err := json.Marshal(d.facts(neighbour))
 	if err != nil {
 		return nil, err
 	}
-	file := filepath.Join(d.dir, "result.json")
+	file := filepath.Join(d.dir, what+".json")
 	cmd, err := d.cmd(ctx, "run", "-p", filepath.Join(d.dir, "policy.yaml"), "-e", "DEMO="+string(facts),
-		"--code", filepath.Join(d.dir, "agent.py"), "--result", file, demoImage)
+		"--code", filepath.Join(d.dir, "agent.py"), "--result", file, demoImage, what)
 	if err != nil {
 		return nil, err
 	}
 	var seen bytes.Buffer
 	cmd.Stdout = io.MultiWriter(d.out, &seen)
 	err = cmd.Run()
-	d.claim("the agent's own expectations held", err == nil && !strings.Contains(seen.String(), "FAIL"), "exit code passed through")
+	d.claim("the agent's own expectations held: "+what, err == nil && !strings.Contains(seen.String(), "FAIL"), "exit code passed through")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("reading the run's result: %w", err)
@@ -372,9 +385,13 @@ func (d *demo) agent(ctx context.Context, neighbour string) (*demoResult, error)
 
 // demoResult is what the demo reads of a result.
 type demoResult struct {
-	Run  string `json:"run"`
-	Cell string `json:"cell"`
-	raw  []byte
+	Run     string `json:"run"`
+	Denials []struct {
+		Reason string `json:"reason"`
+		What   string `json:"what"`
+	} `json:"denials"`
+	Denied int `json:"denied"`
+	raw    []byte
 }
 
 func (d *demo) printResult(r *demoResult) error {
@@ -382,6 +399,15 @@ func (d *demo) printResult(r *demoResult) error {
 	if err := json.Unmarshal(r.raw, &fields); err != nil {
 		return err
 	}
-	delete(fields, "output") // it was shown as it came
-	return printJSON(d.out, fields)
+	delete(fields, "output")  // it was shown as it came
+	delete(fields, "denials") // shown as a table
+	if err := printJSON(d.out, fields); err != nil {
+		return err
+	}
+	d.title("the reason of each refusal")
+	rows := [][]string{{"REASON", "WHAT"}}
+	for _, n := range r.Denials {
+		rows = append(rows, []string{n.Reason, n.What})
+	}
+	return printTable(d.out, rows)
 }

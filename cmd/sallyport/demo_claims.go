@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -85,6 +87,42 @@ func (d *demo) checkLab() {
 	}
 	asked := len(d.lab.Resolver.Queries())
 	d.claim("no DNS query left", asked == 0, fmt.Sprintf("%d queries at the resolver", asked))
+}
+
+// checkRecords counts what the log has of the runs: one refusal for each port
+// that was scanned, and none that was let through.
+func (d *demo) checkRecords(ctx context.Context, work, scan *demoResult) error {
+	want := len(hostAddresses) * (len(hostPorts()) - 1) // 53 is not among them
+	refused, err := d.count(ctx, "run="+scan.Run, "kind=refuse")
+	if err != nil {
+		return err
+	}
+	admitted, err := d.count(ctx, "run="+scan.Run, "kind=admit")
+	if err != nil {
+		return err
+	}
+	d.claim("the log has a refusal for every port tried", refused >= want && admitted == 0, fmt.Sprintf("%d, and nothing admitted", refused))
+	admits, err := d.count(ctx, "run="+work.Run, "kind=admit")
+	if err != nil {
+		return err
+	}
+	dones, err := d.count(ctx, "run="+work.Run, "kind=done")
+	if err != nil {
+		return err
+	}
+	d.claim("every admitted request has its outcome", admits == dones && admits > 0, fmt.Sprintf("%d and %d", admits, dones))
+	return nil
+}
+
+// count asks the log how many records match.
+func (d *demo) count(ctx context.Context, filter ...string) (int, error) {
+	cmd, err := d.cmd(ctx, append([]string{"audit", "query", "-o", "json"}, filter...)...)
+	if err != nil {
+		return 0, err
+	}
+	cmd.Stdout = nil
+	out, err := cmd.Output()
+	return bytes.Count(out, []byte("\n")), err
 }
 
 func joinAddrs(addrs []netip.Addr) string {

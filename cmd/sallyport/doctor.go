@@ -116,7 +116,7 @@ func checkKernel() check {
 	}
 	release := unix.ByteSliceToString(u.Release[:])
 	floor := deploy.Floors()["kernel"]
-	return check{"kernel", release, floor + " or newer", state(atLeast(release, floor), false), "boot a newer kernel"}
+	return check{"kernel", release, floor + " or newer", state(deploy.AtLeast(release, floor), false), "boot a newer kernel"}
 }
 
 // checkCgroup wants the controllers that the limits of a sandbox need, in
@@ -153,7 +153,8 @@ func hasAll(s string, words ...string) bool {
 	return true
 }
 
-var versionPattern = regexp.MustCompile(`v?(\d+\.\d+(?:\.\d+)?)|release-(\d+)|(\d{8})`)
+// versionPattern finds what to show of a tool's own words.
+var versionPattern = regexp.MustCompile(`v?\d+\.\d+(\.\d+)?|\d{8}`)
 
 func checkTool(ctx context.Context, name, fix string, optional bool) check {
 	floor := deploy.Floors()[name]
@@ -172,12 +173,7 @@ func checkTool(ctx context.Context, name, fix string, optional bool) check {
 	}
 	line, _, _ := strings.Cut(string(out), "\n")
 	k.Found = versionPattern.FindString(line)
-	if k.Found == "" {
-		// Built from the module proxy without a stamp: the pin is in the checkout.
-		k.Found, k.State = path, "ok"
-		return k
-	}
-	k.State = state(atLeast(k.Found, floor), optional)
+	k.State = state(deploy.AtLeast(line, floor), optional)
 	return k
 }
 
@@ -219,39 +215,18 @@ func checkAccounts() check {
 
 func checkImage() check {
 	k := check{What: "sandbox image", Needed: "for the demo", Fix: "make setup"}
-	info, err := os.Stat(sandboxArchive)
+	archive, err := deploy.Image("sandbox")
+	if err != nil {
+		k.Found, k.State = "not built", "optional"
+		return k
+	}
+	info, err := os.Stat(archive)
 	if err != nil {
 		k.Found, k.State = "not built", "optional"
 		return k
 	}
 	k.Found, k.State = fmt.Sprintf("%d MiB", info.Size()>>20), "ok"
 	return k
-}
-
-// atLeast compares dotted numbers as far as both go; anything else is lower.
-func atLeast(have, floor string) bool {
-	h, f := numbers(have), numbers(floor)
-	for i := range f {
-		if i >= len(h) {
-			return false
-		}
-		if h[i] != f[i] {
-			return h[i] > f[i]
-		}
-	}
-	return len(f) > 0
-}
-
-func numbers(v string) []int {
-	var out []int
-	for _, p := range regexp.MustCompile(`\d+`).FindAllString(v, 3) {
-		n, err := strconv.Atoi(p)
-		if err != nil {
-			return nil
-		}
-		out = append(out, n)
-	}
-	return out
 }
 
 func cut(s string, n int) string {

@@ -24,7 +24,6 @@ const maxConfig = 1 << 20
 const (
 	defaultConfig      = "/etc/sallyport/config.yaml"
 	defaultCredentials = "/etc/sallyport/credentials"
-	sandboxArchive     = "/var/lib/sallyport/images/sandbox.tar"
 	demoImage          = "sallyport/sandbox:latest"
 )
 

@@ -56,6 +56,10 @@ func (i instance) caCert() string        { return i.state("ca.crt") }
 func (i instance) auditDir() string      { return i.state("audit") }
 func (i instance) auditKey() string      { return i.state("audit-key", "key") }
 
+// auditPublicKey is what the log is checked against. It is root's, outside the
+// reach of the process that writes the log.
+func (i instance) auditPublicKey() string { return i.state("audit.pub") }
+
 // account is a system user as this machine has it.
 type account struct{ uid, gid int }
 
@@ -142,6 +146,22 @@ func (i instance) makeDirs(a accounts) error {
 		}
 	}
 	return nil
+}
+
+// clearRun removes what an instance that is down does not need. The lock stays:
+// see supervisor.lock.
+func (i instance) clearRun() error {
+	entries, err := os.ReadDir(i.run())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Name() != "supervisor.lock" {
+			errs = append(errs, os.RemoveAll(i.run(e.Name())))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // mustRoot refuses to go on without root and says why it is needed.

@@ -31,7 +31,8 @@ type (
 		Since   time.Time `json:"since"`
 		Cells   []cellOut `json:"cells,omitempty"`
 		Records uint64    `json:"records"`
-		Ready   string    `json:"ready"` // "ok" or what is wrong
+		Ready   string    `json:"ready"`   // "ok" or what is wrong
+		LogKey  string    `json:"log_key"` // public, of the log's checkpoints
 	}
 	cellOut struct {
 		Cell    string `json:"cell"`

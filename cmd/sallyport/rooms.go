@@ -91,7 +91,7 @@ func (g *gateway) denials(_ context.Context, cell string, last int) ([]proxy.Den
 
 // status tells how the gateway is.
 func (g *gateway) status() statusOut {
-	s := statusOut{Version: version(), PID: os.Getpid(), Since: g.since, Ready: "ok"}
+	s := statusOut{Version: version(), PID: os.Getpid(), Since: g.since, Ready: "ok", LogKey: g.records.Verifier()}
 	if err := g.records.Ready(); err != nil {
 		s.Ready = err.Error()
 	}
@@ -106,17 +106,29 @@ func (g *gateway) status() statusOut {
 	return s
 }
 
-// publishCA puts a copy of the certificate where everybody may read it. Only
-// root can write there, so the supervisor does it.
-func publishCA(inst instance, gid int) error {
+// publish puts copies of the CA certificate and of the log's public key where
+// everybody may read them and only root can write. A key that is not the one
+// that was published before means another log: that is never passed over.
+func publish(ctx context.Context, inst instance, gid int) error {
 	pem, err := os.ReadFile(inst.state("ca", "ca.crt"))
 	if err != nil {
-		return fmt.Errorf("publishing the CA certificate: %w", err)
-	}
-	if err := putFile(inst.caCert(), pem, gid); err != nil {
 		return err
 	}
-	return os.Chmod(inst.caCert(), 0o644)
+	var st statusOut
+	if err := callGateway(ctx, inst, "/v1/status", empty{}, &st); err != nil {
+		return err
+	}
+	key := st.LogKey + "\n"
+	if old, err := os.ReadFile(inst.auditPublicKey()); err == nil && string(old) != key {
+		return hint(fmt.Errorf("the log is signed with another key than the one in %s", inst.auditPublicKey()),
+			"if that is meant, keep the old key with the old log: mv %[1]s %[1]s.old", inst.auditPublicKey())
+	}
+	for path, data := range map[string][]byte{inst.caCert(): pem, inst.auditPublicKey(): []byte(key)} {
+		if err := errors.Join(putFile(path, data, gid), os.Chmod(path, 0o644)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // callBroker calls the broker's control socket.

@@ -101,7 +101,7 @@ func (s *supervisor) start(ctx context.Context, o upOptions) error {
 		{"starting containerd", s.containerd},
 		{"starting the broker", s.broker},
 		{"starting the gateway", s.gateway},
-		{"publishing the CA certificate", func(context.Context) error { return publishCA(s.inst, s.who.group) }},
+		{"publishing certificate and key", func(ctx context.Context) error { return publish(ctx, s.inst, s.who.group) }},
 		{"clearing what an earlier run left", s.reconcile},
 	} {
 		if err := step.run(ctx); err != nil {
@@ -126,7 +126,7 @@ func (s *supervisor) lock(context.Context) error {
 	}
 	// Closing gives the lock back. The file stays: removing it would let two
 	// processes lock two files of the same name.
-	s.group.onStop(func() { _ = f.Close() })
+	s.group.onStop(func() { _ = errors.Join(s.inst.clearRun(), f.Close()) })
 	return nil
 }
 
@@ -287,6 +287,7 @@ func (s *supervisor) announce() error {
 		{"gateway control", i.gatewaySocket(), gatewayUser},
 		{"broker", i.brokerSocket(), brokerUser},
 		{"audit log", i.auditDir(), gatewayUser},
+		{"audit public key", i.auditPublicKey(), "root"},
 		{"CA certificate", i.caCert(), gatewayUser},
 	}
 	if n := len(s.cleared.Removed); n > 0 {
