@@ -15,7 +15,8 @@ type Error struct {
 	Line   int    `json:"line"`   // from 1
 	Column int    `json:"column"` // from 1, in characters
 	Text   string `json:"text"`
-	Source string `json:"source,omitempty"` // the line, made printable
+	Source string `json:"source,omitempty"` // the line, made printable; of a long one the part round Column
+	caret  int    // column in Source
 }
 
 // Error implements error: file:line:col: text, the line, and a caret.
@@ -24,15 +25,19 @@ func (e Error) Error() string {
 	if e.Source == "" {
 		return head
 	}
-	line, col := cut(e.Source, e.Column)
 	number := fmt.Sprintf("%5d", e.Line)
-	return fmt.Sprintf("%s\n%s | %s\n%s | %s^", head, number, line, strings.Repeat(" ", len(number)), strings.Repeat(" ", col-1))
+	caret := strings.Repeat(" ", max(e.caret, 1)-1) + "^"
+	return fmt.Sprintf("%s\n%s | %s\n%s | %s", head, number, e.Source, strings.Repeat(" ", len(number)), caret)
 }
 
-// maxShown bounds the part of a line that is shown.
-const maxShown = 100
+const (
+	// maxShown bounds the part of a line that is shown.
+	maxShown = 100
+	// maxErrors bounds what is told about a file that is not one of ours.
+	maxErrors = 200
+)
 
-// cut returns the part of a long line round a column, and the column in it.
+// cut returns the part of a line round a column, and the column in it.
 func cut(line string, col int) (string, int) {
 	r := []rune(line)
 	col = min(max(col, 1), len(r)+1)
@@ -72,8 +77,15 @@ type file struct {
 
 func (f *file) errorAt(line, col int, format string, args ...any) {
 	e := Error{File: f.name, Line: max(line, 1), Column: max(col, 1), Text: fmt.Sprintf(format, args...)}
+	switch {
+	case len(f.errs) > maxErrors:
+		return
+	case len(f.errs) == maxErrors:
+		e.Text = "and so on: more than 200 errors"
+	}
 	if line >= 1 && line <= len(f.lines) {
-		e.Source = printable(f.lines[line-1])
+		source, caret := cut(f.lines[line-1], col)
+		e.Source, e.caret = printable(source), caret
 	}
 	f.errs = append(f.errs, e)
 }

@@ -284,6 +284,7 @@ func TestPolicyErrors(t *testing.T) {
 		{"", head + "rules: " + strings.Repeat("[", 17) + "\n", []place{{4, 24, "nested too deeply"}}},
 		{"", head + "rules:\n" + strings.Repeat("- ", 20) + "a\n", []place{{5, 33, "nested too deeply"}}},
 		{"", strings.Repeat("#", 1<<20) + "\n", []place{{1, 1, "1 MiB"}}},
+		{"", head + "rules: [] #" + strings.Repeat("x", 989) + "\n", []place{{4, 1000, "would not be seen"}}},
 
 		// Keys and types.
 		{"CF-02", head + "rulse: []\n", []place{{1, 1, "no rules"}, {4, 1, `unknown key "rulse" in a policy; did you mean "rules"?`}}},
@@ -446,23 +447,26 @@ func TestReadPolicyGivesTheResultsOfFailingTests(t *testing.T) {
 }
 
 func TestErrorShowsTheLine(t *testing.T) {
-	tests := []struct {
-		in   policyfile.Error
-		want string
-	}{
-		{policyfile.Error{File: "f", Line: 3, Column: 5, Text: "no", Source: "abcdef"}, "f:3:5: no\n    3 | abcdef\n      |     ^"},
-		{policyfile.Error{File: "f", Line: 1, Column: 1, Text: "no"}, "f:1:1: no"},
-		{policyfile.Error{File: "f", Line: 1, Column: 900, Text: "no", Source: "é"}, "f:1:900: no\n    1 | é\n      |  ^"},
+	bare := policyfile.Error{File: "f", Line: 1, Column: 1, Text: "no"}
+	if got := bare.Error(); got != "f:1:1: no" {
+		t.Errorf("Error = %q", got)
 	}
-	for _, tt := range tests {
-		if diff := cmp.Diff(tt.want, tt.in.Error()); diff != "" {
-			t.Errorf("Error (-want +got):\n%s", diff)
+	for _, before := range []int{0, 1, 40, 60, 100, 300, 900} {
+		text := head + "x: {a: \"" + strings.Repeat("é", before) + "\", X: 1}\n"
+		_, err := policyfile.ParsePolicy("p.yaml", []byte(text), nil)
+		lines := strings.Split(errorsOf(t, err)[1].Error(), "\n")
+		at := strings.Index(lines[2], "^")
+		if shown := []rune(lines[1]); len(shown) > 120 || at < 0 || shown[at] != 'x' {
+			t.Errorf("after %d characters, the caret of\n%s\nis at %d", before, strings.Join(lines, "\n"), at)
 		}
 	}
-	long := policyfile.Error{File: "f", Line: 1, Column: 201, Text: "no", Source: strings.Repeat("a", 200) + "X" + strings.Repeat("b", 200)}
-	lines := strings.Split(long.Error(), "\n")
-	if at := strings.Index(lines[2], "^"); len([]rune(lines[1])) > 120 || []rune(lines[1])[at] != 'X' {
-		t.Errorf("the caret of a long line:\n%s", long.Error())
+}
+
+func TestManyErrorsAreCut(t *testing.T) {
+	_, err := policyfile.ParsePolicy("p.yaml", []byte(head+strings.Repeat("x: y\n", 300)), nil)
+	all := errorsOf(t, err)
+	if n := len(all); n != 201 || !strings.Contains(all[n-1].Text, "more than 200") {
+		t.Errorf("%d errors, the last %v", len(all), all[len(all)-1])
 	}
 }
 

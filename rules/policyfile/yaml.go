@@ -2,6 +2,7 @@ package policyfile
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"unicode/utf8"
 
@@ -13,9 +14,12 @@ import (
 
 const (
 	maxFile = 1 << 20
+	// maxLine keeps what a line says before a reviewer's eyes.
+	maxLine = 1000
 	// maxDepth bounds nesting before the parser, which recurses, sees any. The
 	// language itself needs five levels.
 	maxDepth = 16
+	maxKeys  = 1000
 )
 
 // open parses a file into its one document, a mapping of the wanted kind. On
@@ -53,6 +57,8 @@ func (f *file) text(data []byte) string {
 	for i, r := range s {
 		col++
 		switch {
+		case col == maxLine:
+			f.errorAt(line, col, "a line of more than %d characters: its end would not be seen", maxLine-1)
 		case r == '\n':
 			line, col = line+1, 0
 		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\ufffd"):
@@ -89,44 +95,93 @@ func hides(r rune) bool {
 }
 
 // checkTokens refuses the parts of YAML that let a file say something other
-// than what it shows, and nesting deep enough to hurt.
+// than what it shows, and shapes that the parser, which recurses and is
+// quadratic in the keys of a mapping, should not be given.
 func (f *file) checkTokens(tokens token.Tokens) bool {
-	depth, entries, line := 0, 0, 0
+	var shape shape
 	for i, t := range tokens {
-		p := t.Position
-		switch t.Type {
-		case token.AliasType:
-			if n := i + 1; n < len(tokens) && strings.HasPrefix(tokens[n].Value, ".") {
-				f.errorAt(p.Line, p.Column, "a value that begins with a star needs quotes: \"*%s\"", tokens[n].Value)
-				continue
+		if text := foreign(t.Type); text != "" {
+			if n := i + 1; t.Type == token.AliasType && n < len(tokens) && strings.HasPrefix(tokens[n].Value, ".") {
+				text = "a value that begins with a star needs quotes: \"*" + tokens[n].Value + "\""
 			}
-			f.errorAt(p.Line, p.Column, "aliases are not part of this language; a value that begins with a star needs quotes")
-		case token.AnchorType:
-			f.errorAt(p.Line, p.Column, "anchors are not part of this language")
-		case token.TagType:
-			f.errorAt(p.Line, p.Column, "tags are not part of this language; a value that begins with ! needs quotes")
-		case token.MergeKeyType:
-			f.errorAt(p.Line, p.Column, "merge keys are not part of this language")
-		case token.MappingKeyType:
-			f.errorAt(p.Line, p.Column, "complex keys are not part of this language")
-		case token.DirectiveType:
-			f.errorAt(p.Line, p.Column, "directives are not part of this language")
-		case token.SequenceStartType, token.MappingStartType:
-			depth++
-		case token.SequenceEndType, token.MappingEndType:
-			depth--
-		case token.SequenceEntryType:
-			if p.Line != line {
-				entries, line = 0, p.Line
-			}
-			entries++
+			f.errorAt(t.Position.Line, t.Position.Column, "%s", text)
+			continue
 		}
-		if depth > maxDepth || entries > maxDepth || p.Column > 64*maxDepth && t.Type == token.MappingValueType {
-			f.errorAt(p.Line, p.Column, "nested too deeply")
+		key := t
+		if i > 0 {
+			key = tokens[i-1]
+		}
+		if text := shape.add(t, key.Position.Column); text != "" {
+			f.errorAt(t.Position.Line, t.Position.Column, "%s", text)
 			return false
 		}
 	}
 	return len(f.errs) == 0
+}
+
+// foreign says why a token is not part of the language, "" if it is.
+func foreign(t token.Type) string {
+	switch t {
+	case token.AliasType:
+		return "aliases are not part of this language; a value that begins with a star needs quotes"
+	case token.AnchorType:
+		return "anchors are not part of this language"
+	case token.TagType:
+		return "tags are not part of this language; a value that begins with ! needs quotes"
+	case token.MergeKeyType:
+		return "merge keys are not part of this language"
+	case token.MappingKeyType:
+		return "complex keys are not part of this language"
+	case token.DirectiveType:
+		return "directives are not part of this language"
+	default:
+		return ""
+	}
+}
+
+// shape follows the nesting of a token stream.
+type shape struct {
+	flow    int         // open brackets
+	line    int         // of the last sequence entry
+	entries int         // sequence entries on that line
+	keys    map[int]int // keys of the open block mappings, by column
+	inFlow  int         // keys since the outermost bracket
+}
+
+// add takes the next token; column is that of the key if it ends one.
+func (s *shape) add(t *token.Token, column int) string {
+	switch t.Type {
+	case token.SequenceStartType, token.MappingStartType:
+		if s.flow++; s.flow == 1 {
+			s.inFlow = 0
+		}
+	case token.SequenceEndType, token.MappingEndType:
+		s.flow--
+	case token.SequenceEntryType:
+		if t.Position.Line != s.line {
+			s.entries, s.line = 0, t.Position.Line
+		}
+		s.entries++
+		maps.DeleteFunc(s.keys, func(c, _ int) bool { return c > t.Position.Column })
+	case token.MappingValueType:
+		if s.flow > 0 {
+			s.inFlow++
+			break
+		}
+		if s.keys == nil {
+			s.keys = map[int]int{}
+		}
+		maps.DeleteFunc(s.keys, func(c, _ int) bool { return c > column })
+		s.keys[column]++
+	}
+	switch {
+	case s.flow > maxDepth || s.entries > maxDepth || len(s.keys) > maxDepth:
+		return "nested too deeply"
+	case s.keys[column] > maxKeys || s.flow > 0 && s.inFlow > maxKeys:
+		return "too many keys in one mapping"
+	default:
+		return ""
+	}
 }
 
 func (f *file) parse(text, kind string) *ast.MappingNode {

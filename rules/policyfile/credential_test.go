@@ -1,0 +1,218 @@
+package policyfile_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sallyport/rules/policyfile"
+	"sallyport/rules/target"
+)
+
+// credential is a credential file with these lines after its metadata.
+func credential(lines string) []byte {
+	return []byte("apiVersion: sallyport/v1\nkind: Credential\nmetadata: {name: key}\n" + lines)
+}
+
+const rest = "endpoints: [{host: api.test}]\nsource: {file: /s/key}\n"
+
+func TestParseCredential(t *testing.T) {
+	tests := []struct {
+		lines string
+		want  policyfile.Credential
+	}{
+		{"type: bearer\n" + rest + "placeholder: {env: API_KEY}\n", policyfile.Credential{Type: policyfile.Bearer, HeaderName: "Authorization", Env: "API_KEY"}},
+		{"type: basic\nbasic: {username: bot}\n" + rest, policyfile.Credential{Type: policyfile.Basic, HeaderName: "Authorization", Username: "bot"}},
+		{"type: header\nheader: {name: x-api-key, prefix: \"Token \"}\n" + rest, policyfile.Credential{Type: policyfile.Header, HeaderName: "X-Api-Key", Prefix: "Token "}},
+	}
+	for _, tt := range tests {
+		c, err := policyfile.ParseCredential("c.yaml", credential(tt.lines))
+		if err != nil {
+			t.Errorf("%s: %v", tt.lines, err)
+			continue
+		}
+		if c.Name != "key" || c.File != "/s/key" || c.Where != "c.yaml:3" || c.Digest != policyfile.Digest(credential(tt.lines)) || len(c.Endpoints) != 1 {
+			t.Errorf("%s: %+v", tt.lines, c)
+		}
+		got := policyfile.Credential{Type: c.Type, HeaderName: c.HeaderName, Prefix: c.Prefix, Username: c.Username, Env: c.Env}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.lines, diff)
+		}
+	}
+}
+
+func TestCredentialErrors(t *testing.T) {
+	tests := []struct {
+		id, lines string
+		want      []place
+	}{
+		{"", "", []place{{1, 1, "no type"}, {1, 1, "no endpoints"}, {1, 1, "no source"}}},
+		{"", rest + "type: bearre\n", []place{{6, 7, `did you mean "bearer"?`}}},
+		{"", rest + "type: oauth2-client\n", []place{{6, 7, "not built"}}},
+		{"", rest + "type: header\n", []place{{1, 1, "type header needs header"}}},
+		{"", rest + "type: basic\nheader: {name: X}\n", []place{{1, 1, "type basic needs basic"}, {7, 9, "header is for type header"}}},
+		{"", rest + "type: basic\nbasic: {username: \"a:b\"}\n", []place{{7, 19, "no colon"}}},
+		{"CR-12", rest + "type: basic\nbasic: {username: \"é\"}\n", []place{{7, 19, "not printable ASCII"}}},
+		{"CR-12", rest + "type: header\nheader: {name: X, prefix: \"a\\r\\nX-Evil: 1\"}\n", []place{{7, 27, "not printable ASCII"}}},
+		{"HT-09", rest + "type: header\nheader: {name: connection}\n", []place{{7, 16, "Connection belongs"}}},
+		{"", rest + "type: header\nheader: {name: Host}\n", []place{{7, 16, "Host belongs"}}},
+		{"", rest + "type: header\nheader: {name: \"X Y\"}\n", []place{{7, 16, "not the name of a header"}}},
+		{"", rest + "type: bearer\nplaceholder: {env: api-key}\n", []place{{7, 20, "not a variable"}}},
+		{"", rest + "type: bearer\nplaceholder: {env: LD_PRELOAD}\n", []place{{7, 20, "meaning of its own"}}},
+		{"", rest + "type: bearer\nplaceholder: {env: HTTPS_PROXY}\n", []place{{7, 20, "meaning of its own"}}},
+		{"CR-21", "type: bearer\nendpoints: [{host: \"*.wild.test\"}]\nsource: {file: /s}\n", []place{{5, 20, "exact hosts"}}},
+		{"CF-01", "type: bearer\nendpoints: []\nsource: {file: /s}\n", []place{{5, 12, "empty list"}}},
+		{"", "type: bearer\nendpoints: [{ports: [443]}]\nsource: {file: /s}\n", []place{{5, 13, "has no host"}}},
+		{"", "type: bearer\nendpoints: [{host: sallyport.internal}]\nsource: {file: /s}\n", []place{{5, 20, "reserved"}}},
+		{"", "type: bearer\nendpoints: [{host: A.test, methods: [get], paths: [x], port: 1}]\nsource: {file: /s}\n", []place{
+			{5, 20, `write "a.test"`}, {5, 38, `write "GET"`}, {5, 52, "slash"}, {5, 56, `did you mean "ports"?`},
+		}},
+		{"", "type: bearer\nendpoints: [{host: a.test}]\nsource: {file: s/key}\n", []place{{6, 16, "not an absolute path"}}},
+		{"", "type: bearer\nendpoints: [{host: a.test}]\nsource: {file: /s/../key}\n", []place{{6, 16, `write "/key"`}}},
+		{"", "type: bearer\nendpoints: [{host: a.test}]\nsource: {env: KEY}\n", []place{{6, 9, "has no file"}, {6, 10, `"env" is not built`}}},
+		{"CR-30", rest + "type: bearer\nsecret: abc\n", []place{{7, 1, `unknown key "secret"`}}},
+	}
+	for _, tt := range tests {
+		c, err := policyfile.ParseCredential("c.yaml", credential(tt.lines))
+		if c != nil || err == nil {
+			t.Errorf("%s %s loads", tt.id, tt.lines)
+			continue
+		}
+		checkPlaces(t, tt.id+" "+tt.lines, errorsOf(t, err), tt.want)
+	}
+	if _, err := policyfile.ParseCredential("p.yaml", []byte(head+"rules: []\n")); err == nil || !strings.Contains(err.Error(), `kind is "Policy"`) {
+		t.Errorf("a policy is read as a credential: %v", err)
+	}
+}
+
+// TestPermits: the second lock, as the broker asks it.
+func TestPermits(t *testing.T) {
+	c, err := policyfile.ParseCredential("c.yaml", credential(`type: bearer
+endpoints:
+  - {host: api.test, methods: [GET, POST], paths: ["/v1/**"]}
+  - {host: any.test, ports: [8443]}
+source: {file: /s}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		endpoint, method, path string
+		want                   bool
+	}{
+		{"api.test:8443", "GET", "/v1/x", false},
+		{"evil.test:443", "GET", "/v1/x", false},
+		{"x.api.test:443", "GET", "/v1/x", false},
+		{"api.test:443", "DELETE", "/v1/x", false},
+		{"api.test:443", "get", "/v1/x", false},
+		{"api.test:443", "GET", "/v2/x", false},
+		{"api.test:443", "GET", "/v1/../x", false},
+		{"any.test:443", "GET", "/", false},
+		{"any.test:8443", "", "/", false},
+		{"any.test:8443", "GET", "", false},
+		{"api.test:443", "GET", "/v1/x", true},
+		{"api.test:443", "POST", "/v1", true},
+		{"any.test:8443", "PURGE", "/a/../b", true},
+	}
+	for _, tt := range tests {
+		e, err := target.ParseAuthority(tt.endpoint, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, _ := target.ParsePath(tt.path)
+		if got := c.Permits(e, tt.method, p); got != tt.want {
+			t.Errorf("Permits(%s %s%s) = %v, want %v", tt.method, tt.endpoint, tt.path, got, tt.want)
+		}
+	}
+	if (&policyfile.Credential{Endpoints: []policyfile.Endpoint{{Ports: []uint16{443}}}}).Permits(target.Endpoint{Port: 443}, "GET", target.Path{}) {
+		t.Error("the zero endpoint permits the zero request")
+	}
+}
+
+func TestParseGateway(t *testing.T) {
+	text := `apiVersion: sallyport/v1
+kind: Gateway
+metadata: {name: lab, owner: ops}
+hosts:
+  api.test: [93.184.216.34, "2606:4700::1"]
+  bücher.test: [93.184.216.35]
+upstream_ca: [/etc/ca.pem]
+resolvers: [192.0.2.53, "192.0.2.54:5353", "2001:db8::53"]
+log: {durability: disk}
+credentials: /etc/sallyport/credentials
+`
+	g, err := policyfile.ParseGateway("g.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := map[string][]netip.Addr{}
+	for n, list := range g.Hosts {
+		hosts[n.String()] = list
+	}
+	want := map[string][]netip.Addr{
+		"api.test":           {netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("2606:4700::1")},
+		"xn--bcher-kva.test": {netip.MustParseAddr("93.184.216.35")},
+	}
+	byText := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	if diff := cmp.Diff(want, hosts, byText); diff != "" {
+		t.Errorf("hosts (-want +got):\n%s", diff)
+	}
+	var resolvers []string
+	for _, r := range g.Resolvers {
+		resolvers = append(resolvers, r.String())
+	}
+	if diff := cmp.Diff([]string{"192.0.2.53:53", "192.0.2.54:5353", "[2001:db8::53]:53"}, resolvers); diff != "" {
+		t.Errorf("resolvers (-want +got):\n%s", diff)
+	}
+	if g.Name != "lab" || g.Durability != policyfile.DurableDisk || g.Credentials != "/etc/sallyport/credentials" || len(g.UpstreamCA) != 1 {
+		t.Errorf("gateway: %+v", g)
+	}
+	least, err := policyfile.ParseGateway("g.yaml", []byte("apiVersion: sallyport/v1\nkind: Gateway\n"))
+	if err != nil || least.Durability != policyfile.DurableProcess || len(least.Hosts) != 0 {
+		t.Errorf("the least gateway: %+v, %v", least, err)
+	}
+}
+
+func TestGatewayErrors(t *testing.T) {
+	const start = "apiVersion: sallyport/v1\nkind: Gateway\n"
+	tests := []struct {
+		lines string
+		want  []place
+	}{
+		{"hosts: [a.test]\n", []place{{3, 8, "a list; it has to be a mapping"}}},
+		{"hosts: {A.test: [1.2.3.4], \"*.b.test\": [1.2.3.4], 1.2.3.4: [1.2.3.4]}\n", []place{{3, 9, `write "a.test"`}, {3, 28, "hosts are names"}, {3, 51, "hosts are names"}}},
+		{"hosts: {a.test: [], b.test: 1.2.3.4, c.test: [x, 1.2.3.4, 1.2.3.4]}\n", []place{{3, 17, "empty list"}, {3, 29, "has to be a list"}, {3, 47, "not an address"}, {3, 59, "stands twice"}}},
+		{"hosts: {a.test: [1.2.3.4], a.test: [1.2.3.5]}\n", []place{{3, 28, "stands twice"}}},
+		{"hosts: {sallyport.internal: [1.2.3.4]}\n", []place{{3, 9, "reserved"}}},
+		{"upstream_ca: [ca.pem]\n", []place{{3, 15, "not an absolute path"}}},
+		{"resolvers: [dns.test, \"1.2.3.4:0\", \"fe80::1%eth0\"]\n", []place{{3, 13, "not the address"}, {3, 23, "not the address"}, {3, 36, "not the address"}}},
+		{"log: {durability: none}\n", []place{{3, 19, "none of process, disk"}}},
+		{"log: disk\n", []place{{3, 6, "a mapping with durability"}}},
+		{"credentials: creds\n", []place{{3, 14, "not an absolute path"}}},
+		{"listen: 0.0.0.0\n", []place{{3, 1, `unknown key "listen"`}}},
+	}
+	for _, tt := range tests {
+		g, err := policyfile.ParseGateway("g.yaml", []byte(start+tt.lines))
+		if g != nil || err == nil {
+			t.Errorf("%s loads", tt.lines)
+			continue
+		}
+		checkPlaces(t, tt.lines, errorsOf(t, err), tt.want)
+	}
+}
+
+func FuzzParseCredential(f *testing.F) {
+	f.Add(readFile(f, "stripe.yaml"))
+	f.Add(credential("type: header\nheader: {name: x}\n" + rest))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := policyfile.ParseCredential("c.yaml", data)
+		if (c == nil) == (err == nil) {
+			t.Fatalf("ParseCredential = %v, %v", c, err)
+		}
+		if g, err := policyfile.ParseGateway("g.yaml", data); (g == nil) == (err == nil) {
+			t.Fatalf("ParseGateway = %v, %v", g, err)
+		}
+	})
+}
