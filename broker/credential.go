@@ -48,7 +48,7 @@ type bound struct {
 var validEnv = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // bind checks a credential and makes it ready. It reports every fault at once.
-func bind(c Credential, cfg source.Config) (*bound, error) {
+func bind(c Credential, cfg Config) (*bound, error) {
 	var errs []error
 	fault := func(err error) {
 		if err != nil {
@@ -63,9 +63,9 @@ func bind(c Credential, cfg source.Config) (*bound, error) {
 	}
 	b := &bound{name: c.Name, owner: c.Owner, env: c.PlaceholderEnv, kind: c.Type}
 	var err error
-	b.scheme, err = sign.New(c.Spec)
+	b.scheme, err = sign.New(c.Spec, sign.Config{Transport: cfg.Transport, Now: cfg.Now})
 	fault(err)
-	b.source, err = source.Open(c.Source, cfg)
+	b.source, err = source.Open(c.Source, source.Config{UID: cfg.UID, User: cfg.User, LookupEnv: cfg.LookupEnv, Now: cfg.Now})
 	fault(err)
 	b.lock, err = lockOf(c)
 	fault(err)

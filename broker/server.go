@@ -25,7 +25,6 @@ import (
 
 	"sallyport/broker/secret"
 	"sallyport/broker/sign"
-	"sallyport/broker/source"
 	"sallyport/control"
 	"sallyport/rules"
 )
@@ -46,6 +45,9 @@ type Config struct {
 	// LookupEnv reads the broker's environment, for sources that need it. The
 	// default finds nothing.
 	LookupEnv func(string) (string, bool)
+	// Transport is the broker's way out to token endpoints; without one,
+	// credentials that need it are refused.
+	Transport http.RoundTripper
 	Now       func() time.Time
 	Log       *slog.Logger
 }
@@ -92,7 +94,7 @@ func NewServer(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, creds: map[string]*bound{}, cells: map[string]*cellGrants{}, uses: map[string]*use{}}
 	var errs []error
 	for _, c := range cfg.Credentials {
-		b, err := bind(c, source.Config{UID: cfg.UID, User: cfg.User, LookupEnv: cfg.LookupEnv, Now: cfg.Now})
+		b, err := bind(c, cfg)
 		if err != nil {
 			errs = append(errs, err)
 			continue

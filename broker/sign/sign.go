@@ -28,6 +28,15 @@ type Spec struct {
 	Prefix   string // header: what stands before the secret
 	Username string // basic: the user name
 	Param    string // query: the parameter's name
+	OAuth2   OAuth2 // oauth2-client
+}
+
+// Config is what schemes need that talk to somebody.
+type Config struct {
+	// Transport is the broker's way out; nil refuses the schemes that need one.
+	// It verifies its peers, and never follows a redirect.
+	Transport http.RoundTripper
+	Now       func() time.Time
 }
 
 // Request is an admitted request, as far as a scheme needs it.
@@ -63,10 +72,13 @@ type Scheme interface {
 }
 
 // Types lists the schemes that New knows.
-func Types() []string { return []string{"bearer", "header", "basic", "query"} }
+func Types() []string { return []string{"bearer", "header", "basic", "query", "oauth2-client"} }
 
 // New returns the scheme that a Spec describes.
-func New(s Spec) (Scheme, error) {
+func New(s Spec, cfg Config) (Scheme, error) {
+	if o := s.OAuth2; s.Type != "oauth2-client" && (o.TokenURL != "" || o.ClientID != "" || o.Audience != "" || len(o.Scopes) > 0) {
+		return nil, fmt.Errorf("type %q has no token endpoint", s.Type)
+	}
 	switch s.Type {
 	case "bearer":
 		return newBearer(s)
@@ -76,6 +88,8 @@ func New(s Spec) (Scheme, error) {
 		return newBasic(s)
 	case "query":
 		return newQuery(s)
+	case "oauth2-client":
+		return newOAuth2Client(s, cfg)
 	case "":
 		return nil, errors.New("a credential needs a type: " + orList(Types()))
 	default:
@@ -101,7 +115,7 @@ func only(s Spec, header, prefix, username, param bool) error {
 		name, value string
 		used        bool
 	}{{"header", s.Header, header}, {"prefix", s.Prefix, prefix}, {"username", s.Username, username}, {"param", s.Param, param}} {
-		if f.name == "header" && f.value == "Authorization" && (s.Type == "bearer" || s.Type == "basic") {
+		if f.name == "header" && f.value == "Authorization" && s.Type != "header" && s.Type != "query" {
 			continue
 		}
 		if f.value != "" && !f.used {

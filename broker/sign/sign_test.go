@@ -39,7 +39,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := sign.New(tt.spec); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := sign.New(tt.spec, sign.Config{}); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("New = %v, want an error with %q", err, tt.want)
 			}
 		})
@@ -67,7 +67,7 @@ var good = []struct {
 
 func TestSign(t *testing.T) {
 	for _, tt := range good {
-		s, err := sign.New(tt.spec)
+		s, err := sign.New(tt.spec, sign.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func TestSign(t *testing.T) {
 
 // TestBasicIsWhatServersRead: net/http's own reader is the oracle.
 func TestBasicIsWhatServersRead(t *testing.T) {
-	s, err := sign.New(sign.Spec{Type: "basic", Username: "x-access-token"})
+	s, err := sign.New(sign.Spec{Type: "basic", Username: "x-access-token"}, sign.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestSecretsThatCannotBeSent(t *testing.T) {
 		"empty":          "",
 	}
 	for _, g := range good {
-		s, err := sign.New(g.spec)
+		s, err := sign.New(g.spec, sign.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestSecretsThatCannotBeSent(t *testing.T) {
 
 func TestTypesAreKnown(t *testing.T) {
 	for _, typ := range sign.Types() {
-		if _, err := sign.New(sign.Spec{Type: typ, Header: "", Username: ""}); err != nil && strings.Contains(err.Error(), "not one of") {
+		if _, err := sign.New(sign.Spec{Type: typ, Header: "", Username: ""}, sign.Config{}); err != nil && strings.Contains(err.Error(), "not one of") {
 			t.Errorf("type %q is listed and not known", typ)
 		}
 	}
