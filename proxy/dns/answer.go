@@ -51,12 +51,20 @@ func (s *Server) Handle(ctx context.Context, raw []byte, client netip.AddrPort, 
 	}
 	if !known {
 		s.refuse(ctx, q, rules.UnknownCell, nil)
-		return s.short(q, raw, dns.RcodeRefused, buf)
+		return short(raw, dns.RcodeRefused, buf)
 	}
+	if p, ok := readPlain(raw); ok {
+		return s.handlePlain(ctx, q, p, raw, buf)
+	}
+	return s.handleAny(ctx, q, raw, buf)
+}
+
+// handleAny answers whatever comes.
+func (s *Server) handleAny(ctx context.Context, q *query, raw, buf []byte) []byte {
 	q.msg = new(dns.Msg)
 	if err := q.msg.Unpack(raw); err != nil {
 		s.refuse(ctx, q, rules.BadRequest, fmt.Errorf("reading a query: %w", err))
-		return s.short(q, raw, dns.RcodeFormatError, buf)
+		return short(raw, dns.RcodeFormatError, buf)
 	}
 	m := s.judge(ctx, q)
 	if m == nil {
@@ -120,57 +128,77 @@ func (s *Server) judge(ctx context.Context, q *query) *dns.Msg {
 		}
 		return refused(rcode, rules.BadRequest, fmt.Errorf("%s: %w", kind, err))
 	}
-	if ask.Qtype == dns.TypeA && !s.cfg.Names.Room(q.cell, name) {
-		return refused(dns.RcodeRefused, rules.Limit, fmt.Errorf("%s %q: no room for another name", kind, name))
-	}
-	return s.decide(ctx, q, name)
+	return s.message(q, s.decide(ctx, q, name, ask.Qtype))
 }
 
-// decide asks the gate, and answers as it decided and recorded.
-func (s *Server) decide(ctx context.Context, q *query, name target.Name) *dns.Msg {
-	ask := q.msg.Question[0]
+// outcome is what a query gets.
+type outcome struct {
+	kind   kind
+	reason rules.Reason
+	addr   netip.Addr // virtual
+}
+
+// decide asks the gate, and returns what it decided and recorded.
+func (s *Server) decide(ctx context.Context, q *query, name target.Name, qtype uint16) outcome {
+	if qtype == dns.TypeA && !s.cfg.Names.Room(q.cell, name) {
+		s.refuse(ctx, q, rules.Limit, fmt.Errorf("A %q: no room for another name", name))
+		return outcome{kind: refusal, reason: rules.Limit}
+	}
 	var (
-		addr   netip.Addr
+		out    outcome
 		failed error
 	)
-	d, err := s.cfg.Gate.Answer(ctx, rules.Request{
-		Question: rules.Resolve, Cell: q.cell, Endpoint: target.Endpoint{Host: target.HostOf(name)}, Type: ask.Qtype,
-	}, typeName(ask.Qtype), func(d rules.Decision) string {
-		kind := kindOf(d, ask.Qtype)
-		if kind != virtual {
-			return kind.String()
+	_, err := s.cfg.Gate.Answer(ctx, rules.Request{
+		Question: rules.Resolve, Cell: q.cell, Endpoint: target.Endpoint{Host: target.HostOf(name)}, Type: qtype,
+	}, typeName(qtype), func(d rules.Decision) string {
+		out = outcome{kind: kindOf(d, qtype), reason: d.Reason}
+		if out.kind != virtual {
+			return out.kind.String()
 		}
-		if addr, failed = s.cfg.Names.Assign(q.cell, name); failed != nil {
-			return "SERVFAIL"
+		if out.addr, failed = s.cfg.Names.Assign(q.cell, name); failed != nil {
+			return failure.String()
 		}
-		return addr.String()
+		return out.addr.String()
 	})
 	if err == nil {
 		err = failed
 	}
 	if err != nil {
 		s.cfg.Log.WarnContext(ctx, "dns: query not answered", "cell", q.cell, "err", err)
-		return s.reply(q, dns.RcodeServerFailure)
+		return outcome{kind: failure}
 	}
-	switch kind := kindOf(d, ask.Qtype); kind {
+	return out
+}
+
+// message writes an outcome as a reply.
+func (s *Server) message(q *query, o outcome) *dns.Msg {
+	ask := q.msg.Question[0]
+	m := s.reply(q, o.kind.rcode())
+	switch o.kind {
 	case virtual:
-		m := s.reply(q, dns.RcodeSuccess)
-		m.Answer = []dns.RR{&dns.A{Hdr: s.header(ask.Name, dns.TypeA), A: addr.AsSlice()}}
-		return m
-	case nameError:
-		return s.explain(s.negative(s.reply(q, dns.RcodeNameError)), dns.ExtendedErrorCodeBlocked, d.Reason)
+		m.Answer = []dns.RR{&dns.A{Hdr: s.header(ask.Name, dns.TypeA), A: o.addr.AsSlice()}}
 	case minimal:
-		m := s.reply(q, dns.RcodeSuccess)
 		m.Answer = []dns.RR{&dns.HINFO{Hdr: s.header(ask.Name, dns.TypeHINFO), Cpu: "RFC8482"}}
-		return m
-	case noData:
-		m := s.negative(s.reply(q, dns.RcodeSuccess))
-		if !askedByHabit(ask.Qtype) {
-			s.explain(m, dns.ExtendedErrorCodeFiltered, d.Reason)
-		}
-		return m
+	case nameError, noData:
+		m.Ns = []dns.RR{s.negative()}
+	}
+	if code, ok := extended(o.kind, ask.Qtype); ok {
+		s.explain(m, code, o.reason)
+	}
+	return m
+}
+
+// extended returns the extended error (RFC 8914) that goes with an outcome.
+func extended(k kind, qtype uint16) (code uint16, ok bool) {
+	switch {
+	case k == refusal:
+		return dns.ExtendedErrorCodeProhibited, true
+	case k == nameError:
+		return dns.ExtendedErrorCodeBlocked, true
+	case k == noData && !askedByHabit(qtype):
+		return dns.ExtendedErrorCodeFiltered, true
 	default:
-		return s.explain(s.reply(q, dns.RcodeRefused), dns.ExtendedErrorCodeProhibited, d.Reason)
+		return 0, false
 	}
 }
 
@@ -183,7 +211,21 @@ const (
 	noData         // the name exists, this type of it does not (RFC 2308 section 2.2)
 	nameError      // NXDOMAIN
 	minimal        // ANY: RFC 8482 section 4.2
+	failure        // SERVFAIL: what cannot be recorded or kept
 )
+
+func (k kind) rcode() int {
+	switch k {
+	case virtual, noData, minimal:
+		return dns.RcodeSuccess
+	case nameError:
+		return dns.RcodeNameError
+	case failure:
+		return dns.RcodeServerFailure
+	default:
+		return dns.RcodeRefused
+	}
+}
 
 // String returns the word used in records.
 func (k kind) String() string {
@@ -196,6 +238,8 @@ func (k kind) String() string {
 		return "NXDOMAIN"
 	case minimal:
 		return "HINFO"
+	case failure:
+		return "SERVFAIL"
 	default:
 		return "REFUSED"
 	}

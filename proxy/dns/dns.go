@@ -12,9 +12,12 @@ package dns
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"sallyport/rules"
 )
@@ -54,6 +57,7 @@ type Config struct {
 type Server struct {
 	cfg   Config
 	ttl   uint32
+	soa   []byte // negative, in wire format
 	rates rates
 	conns conns
 }
@@ -83,9 +87,16 @@ func New(cfg Config) (*Server, error) {
 	if cfg.TTL < time.Second || cfg.TTL > time.Hour || cfg.Idle < 0 {
 		return nil, errors.New("dns: a time is out of bounds")
 	}
-	return &Server{
+	s := &Server{
 		cfg: cfg, ttl: uint32(cfg.TTL / time.Second),
 		rates: rates{rate: float64(cfg.Rate), burst: float64(cfg.Burst)},
 		conns: conns{each: cfg.Conns, all: cfg.AllConns},
-	}, nil
+	}
+	soa := make([]byte, plainSize)
+	n, err := dns.PackRR(s.negative(), soa, 0, nil, false)
+	if err != nil {
+		return nil, fmt.Errorf("dns: writing the SOA: %w", err)
+	}
+	s.soa = soa[:n]
+	return s, nil
 }

@@ -2,6 +2,7 @@ package dns_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"sallyport/audit"
@@ -23,6 +24,25 @@ func (fakeGate) Answer(_ context.Context, _ rules.Request, _ string, answer func
 
 func (fakeGate) Refuse(_ context.Context, _ rules.Request, r rules.Reason, _ error) error {
 	return &gate.DeniedError{Reason: r}
+}
+
+// oddGate decides by the first letter of a name.
+type oddGate struct{ fakeGate }
+
+func (oddGate) Answer(_ context.Context, r rules.Request, _ string, answer func(rules.Decision) string) (rules.Decision, error) {
+	d := rules.Decision{Verdict: rules.Inspect, Reason: rules.Allowed}
+	switch s := r.Endpoint.Host.String(); s[0] {
+	case 'e':
+		d = rules.Decision{Reason: rules.HostNotAllowed, NameError: true}
+	case 'x':
+		d = rules.Decision{Reason: rules.HostNotAllowed}
+	case 'u':
+		d = rules.Decision{Reason: rules.UnknownCell}
+	case 'f':
+		return rules.Decision{}, errors.New("full")
+	}
+	_ = answer(d)
+	return d, nil
 }
 
 // panicGate breaks on one name.

@@ -1,10 +1,12 @@
 package dns_test
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	mdns "github.com/miekg/dns"
 
 	"sallyport/proxy/dns"
@@ -22,6 +24,11 @@ func FuzzHandle(f *testing.F) {
 		f.Add(wire)
 		f.Add(wire[:len(wire)/2])
 	}
+	plain := new(mdns.Msg)
+	plain.SetQuestion("Evil.test.", mdns.TypeAAAA)
+	if wire, err := plain.Pack(); err == nil {
+		f.Add(wire)
+	}
 	f.Add([]byte("\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"))
 	names, err := dns.NewNames(dns.NamesConfig{Dir: f.TempDir()})
 	if err != nil {
@@ -29,7 +36,7 @@ func FuzzHandle(f *testing.F) {
 	}
 	defer names.Close()
 	s, err := dns.New(dns.Config{
-		Gate: fakeGate{}, CellOf: func(netip.Addr) (string, bool) { return "one", true }, Names: names,
+		Gate: oddGate{}, CellOf: func(netip.Addr) (string, bool) { return "one", true }, Names: names,
 		Now: time.Now, Log: quiet, Rate: 1 << 30, Burst: 1 << 30,
 	})
 	if err != nil {
@@ -38,6 +45,7 @@ func FuzzHandle(f *testing.F) {
 	buf := make([]byte, 1232)
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		out := s.Handle(t.Context(), wire, one, true, buf)
+		sameAsLong(t, s, wire, out)
 		if out == nil {
 			return
 		}
@@ -55,4 +63,24 @@ func FuzzHandle(f *testing.F) {
 			}
 		}
 	})
+}
+
+// sameAsLong: a query that is answered octet by octet gets what it would get
+// the long way.
+func sameAsLong(t *testing.T, s *dns.Server, wire, out []byte) {
+	t.Helper()
+	long := s.HandleLong(t.Context(), wire, one, nil)
+	if (long == nil) != (out == nil) {
+		t.Fatalf("to %x: %x, the long way %x", wire, out, long)
+	}
+	if out == nil {
+		return
+	}
+	a, b := new(mdns.Msg), new(mdns.Msg)
+	if err := errors.Join(a.Unpack(out), b.Unpack(long)); err != nil {
+		t.Fatalf("to %x: %x, the long way %x: %v", wire, out, long, err)
+	}
+	if diff := cmp.Diff(b.String(), a.String()); diff != "" {
+		t.Fatalf("to %x, long way and short: %s", wire, diff)
+	}
 }

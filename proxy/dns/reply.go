@@ -9,9 +9,10 @@ import (
 )
 
 const (
-	headerSize = 12   // RFC 1035 section 4.1.1
-	plainSize  = 512  // RFC 1035 section 4.2.1: without EDNS
-	maxUDP     = 1232 // nothing here comes near it; a larger reply could be made to grow
+	headerSize  = 12  // RFC 1035 section 4.1.1
+	plainSize   = 512 // RFC 1035 section 4.2.1: without EDNS
+	explanation = "sandbox egress policy: "
+	maxUDP      = 1232 // nothing here comes near it; a larger reply could be made to grow
 )
 
 // reply returns an empty reply. It has an OPT record if the query had one
@@ -34,24 +35,20 @@ func (s *Server) header(name string, rrtype uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: rrtype, Class: dns.ClassINET, Ttl: s.ttl}
 }
 
-// negative adds the SOA that lets a client remember that there is nothing
+// negative returns the SOA that lets a client remember that there is nothing
 // (RFC 2308 section 3). Its owner is the root, which is above every name.
-func (s *Server) negative(m *dns.Msg) *dns.Msg {
-	m.Ns = []dns.RR{&dns.SOA{
+func (s *Server) negative() dns.RR {
+	return &dns.SOA{
 		Hdr: s.header(".", dns.TypeSOA), Ns: "sallyport.internal.", Mbox: "sallyport.internal.",
 		Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: s.ttl,
-	}}
-	return m
+	}
 }
 
 // explain adds an extended error (RFC 8914) where the client can read one.
-func (s *Server) explain(m *dns.Msg, code uint16, reason rules.Reason) *dns.Msg {
+func (s *Server) explain(m *dns.Msg, code uint16, reason rules.Reason) {
 	if opt := m.IsEdns0(); opt != nil {
-		opt.Option = append(opt.Option, &dns.EDNS0_EDE{
-			InfoCode: code, ExtraText: "sandbox egress policy: " + string(reason),
-		})
+		opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: code, ExtraText: explanation + string(reason)})
 	}
-	return m
 }
 
 // pack writes a reply that is no larger than the client said it can take.
@@ -76,7 +73,7 @@ func (s *Server) pack(q *query, m *dns.Msg, buf []byte) []byte {
 
 // short answers a message that cannot or must not be read with a bare header,
 // if it has at least the header of a query.
-func (s *Server) short(_ *query, raw []byte, rcode int, buf []byte) []byte {
+func short(raw []byte, rcode int, buf []byte) []byte {
 	const response, opcode, recursion = 1 << 15, 15 << 11, 1 << 8 // RFC 1035 section 4.1.1
 	if len(raw) < headerSize {
 		return nil

@@ -12,9 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/miekg/dns"
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -25,8 +22,6 @@ const (
 	maxQuery = 4096
 	// maxFaults is how many reads in a row may fail before serving ends.
 	maxFaults = 100
-	// recvBuffer keeps a burst of one cell from pushing out another's queries.
-	recvBuffer = 1 << 20
 )
 
 // Serve answers on pc and l until ctx ends; either may be nil. It closes both,
@@ -47,12 +42,12 @@ func (s *Server) Serve(ctx context.Context, pc net.PacketConn, l net.Listener) e
 	})
 	defer stop()
 	if pc != nil {
-		read, err := reader(pc)
+		u, err := newDatagrams(pc)
 		if err != nil {
 			return fmt.Errorf("dns: %w", err)
 		}
 		for range s.cfg.Workers {
-			g.Go(func() error { return s.work(ctx, read) })
+			g.Go(func() error { return s.work(ctx, u) })
 		}
 	}
 	if l != nil {
@@ -61,58 +56,12 @@ func (s *Server) Serve(ctx context.Context, pc net.PacketConn, l net.Listener) e
 	return g.Wait()
 }
 
-// readFunc reads one datagram; answer sends one back from the address to
-// which it came.
-type readFunc func(buf []byte) (n int, client netip.AddrPort, answer func([]byte) error, err error)
-
-func reader(pc net.PacketConn) (readFunc, error) {
-	u, ok := pc.(*net.UDPConn)
-	if !ok {
-		return func(buf []byte) (int, netip.AddrPort, func([]byte) error, error) {
-			n, addr, err := pc.ReadFrom(buf)
-			if err != nil {
-				return n, netip.AddrPort{}, nil, err
-			}
-			return n, addrPort(addr), func(b []byte) error { _, err := pc.WriteTo(b, addr); return err }, nil
-		}, nil
-	}
-	_ = u.SetReadBuffer(recvBuffer) // the system's limit may be lower
-	// One socket answers on many bridges: a reply must leave from the address
-	// that was asked. A socket of one family refuses the other's option.
-	err6 := ipv6.NewPacketConn(u).SetControlMessage(ipv6.FlagDst|ipv6.FlagInterface, true)
-	err4 := ipv4.NewPacketConn(u).SetControlMessage(ipv4.FlagDst|ipv4.FlagInterface, true)
-	if err4 != nil && err6 != nil {
-		return nil, fmt.Errorf("asking for destination addresses: %w", err4)
-	}
-	return func(buf []byte) (int, netip.AddrPort, func([]byte) error, error) {
-		n, session, err := dns.ReadFromSessionUDP(u, buf)
-		if err != nil {
-			return n, netip.AddrPort{}, nil, err
-		}
-		return n, addrPort(session.RemoteAddr()), func(b []byte) error {
-			_, err := dns.WriteToSessionUDP(u, b, session)
-			return err
-		}, nil
-	}, nil
-}
-
-func addrPort(a net.Addr) netip.AddrPort {
-	switch a := a.(type) {
-	case *net.UDPAddr:
-		return a.AddrPort()
-	case *net.TCPAddr:
-		return a.AddrPort()
-	default:
-		return netip.AddrPort{} // no cell has it
-	}
-}
-
 // work handles one datagram after the other. The recorder may make a worker
 // wait; then the others go on, and no more than Workers are in memory.
-func (s *Server) work(ctx context.Context, read readFunc) error {
-	in, out := make([]byte, maxQuery), make([]byte, maxUDP)
+func (s *Server) work(ctx context.Context, u datagrams) error {
+	in, oob, out := make([]byte, maxQuery), make([]byte, oobSize), make([]byte, maxUDP)
 	for faults := 0; ; {
-		n, client, answer, err := read(in)
+		n, control, client, err := u.read(in, oob)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -126,7 +75,7 @@ func (s *Server) work(ctx context.Context, read readFunc) error {
 		}
 		faults = 0
 		if reply := s.Handle(ctx, in[:n], client, true, out); reply != nil {
-			_ = answer(reply) // a client that is gone asks again or never
+			u.write(reply, control, client)
 		}
 	}
 }
@@ -166,6 +115,13 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 			s.converse(ctx, c)
 		})
 	}
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.AddrPort()
+	}
+	return netip.AddrPort{} // no cell has it
 }
 
 func isShortage(err error) bool {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -87,30 +88,35 @@ func HasIPv6() bool {
 // without end.
 const nested = "SALLYPORT_LAB_NAMESPACE"
 
-// Main is for a package's TestMain: os.Exit(lab.Main(m)). It runs the tests in
-// an isolated namespace: the present one, or a new one in which the test
-// binary is started again, which takes root.
+// Main is for a package's TestMain: os.Exit(lab.Main(m)). It starts the test
+// binary again in a network namespace of its own, so that packages which are
+// tested at the same time do not meet, and runs the tests there. Without root
+// the present namespace must do, and must be isolated.
 func Main(m interface{ Run() int }) int {
-	err := Prepare()
-	if err == nil {
-		return m.Run()
+	if os.Getenv(nested) == "" && os.Geteuid() == 0 {
+		return again()
 	}
-	if os.Getenv(nested) != "" {
+	if err := Prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, "lab: error:", err)
+		fmt.Fprintln(os.Stderr, "lab: hint: run the tests as root, or in a namespace that was made by unshare --net")
 		return 1
 	}
+	return m.Run()
+}
+
+func again() int {
+	runtime.LockOSThread() // the child is killed when the thread that made it ends
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), nested+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	err = cmd.Run()
+	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit):
 		return exit.ExitCode()
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "lab: error: starting the tests in a network namespace of their own:", err)
-		fmt.Fprintln(os.Stderr, "lab: hint: run them as root")
 		return 1
 	}
 	return 0
