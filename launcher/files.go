@@ -8,6 +8,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"sallyport/launcher/guest"
 	"sallyport/launcher/nerdctl"
@@ -65,6 +69,34 @@ func (r *run) prepare() error {
 	return nil
 }
 
+// makeRunDir makes the directory of a run, for its files and for nerdctl's.
+func (l *Launcher) makeRunDir(id string) error {
+	return errors.Join(os.Mkdir(l.runDir(id), 0o755), os.Mkdir(filepath.Join(l.runDir(id), "tmp"), 0o700))
+}
+
+// removeRunDir removes it, and before that what a killed nerdctl left mounted
+// there: an image must not be deleted through its mount.
+func (l *Launcher) removeRunDir(id string) error {
+	dir := l.runDir(id)
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var points []string
+	for line := range strings.Lines(string(data)) {
+		// The fifth field; ids and nerdctl's names need no quoting (proc(5)).
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			points = append(points, f[4])
+		}
+	}
+	for _, point := range slices.Backward(points) {
+		if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return &os.PathError{Op: "unmount", Path: point, Err: err}
+		}
+	}
+	return os.RemoveAll(dir)
+}
+
 // container is the run's, as far as it is known.
 func (r *run) container() *nerdctl.Container {
 	dir := r.l.runDir(r.id)
@@ -83,6 +115,12 @@ func (r *run) container() *nerdctl.Container {
 		},
 		Memory: r.spec.Limits.Memory, CPUs: r.spec.Limits.CPUs, PIDs: r.spec.Limits.PIDs, NoFile: r.spec.Limits.NoFile,
 		CgroupParent: r.l.cgroup(r.id), CIDFile: filepath.Join(dir, "cid"),
+		TempDir: filepath.Join(dir, "tmp"),
+	}
+	for _, v := range r.image.Volumes {
+		if v != "/tmp" && v != workspaceDir {
+			c.Tmpfs = append(c.Tmpfs, nerdctl.Tmpfs{Target: v, Size: r.spec.Limits.Tmp})
+		}
 	}
 	if r.trust != nil {
 		// Over the image's own bundles, for the programs that heed no variable.

@@ -91,7 +91,7 @@ func (l *Launcher) bury(ctx context.Context, id string, lock *os.File) error {
 		removeCgroups(l.cgroup(id)),
 		l.tellDetached(ctx, id),
 		l.removeCellFile(ctx, id),
-		os.RemoveAll(l.runDir(id)),
+		l.removeRunDir(id),
 	}
 	if b, err := l.cfg.Network.Counters(ctx, id); err == nil && j.Started && Bypass(b) != (Bypass{}) {
 		_, err := l.record(ctx, audit.Bypass, j, Bypass(b))

@@ -192,7 +192,7 @@ func (r *run) findImage(ctx context.Context) error {
 		return err
 	}
 	r.result.Digest = r.image.Digest
-	if err := os.Mkdir(r.l.runDir(r.id), 0o755); err != nil {
+	if err := r.l.makeRunDir(r.id); err != nil {
 		return err
 	}
 	var err error
@@ -204,7 +204,7 @@ func (r *run) findImage(ctx context.Context) error {
 // of the run.
 func (r *run) removeImage(ctx context.Context) error {
 	dir := r.l.runDir(r.id)
-	return errors.Join(r.l.removeContainer(ctx, r.id, r.id+lookSuffix, filepath.Join(dir, "cid"+lookSuffix)), os.RemoveAll(dir))
+	return errors.Join(r.l.removeContainer(ctx, r.id, r.id+lookSuffix, filepath.Join(dir, "cid"+lookSuffix)), r.l.removeRunDir(r.id))
 }
 
 func (r *run) getGrants(ctx context.Context) (err error) {

@@ -178,7 +178,10 @@ func (l *Launcher) converse(ctx context.Context, c *nerdctl.Container, job guest
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return out, errors.Join(err, l.settle(p, err))
+	if said := l.settle(p); said != nil && errors.Is(err, guest.ErrHungUp) {
+		err = fmt.Errorf("%w: the engine: %w", err, said)
+	}
+	return out, err
 }
 
 // makeSure ends a nerdctl whose guest was told to end by ctx and does not.
@@ -198,9 +201,9 @@ func makeSure(ctx context.Context, p *nerdctl.Process, talked <-chan struct{}) {
 	}
 }
 
-// settle waits for nerdctl to clean up after its container. It adds what nerdctl
-// had to say where the conversation failed.
-func (l *Launcher) settle(p *nerdctl.Process, failed error) error {
+// settle waits for nerdctl to clean up after its container, and returns what it
+// had to say. That matters only where the guest said nothing.
+func (l *Launcher) settle(p *nerdctl.Process) error {
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
@@ -215,10 +218,7 @@ func (l *Launcher) settle(p *nerdctl.Process, failed error) error {
 	}
 	p.Close()
 	<-drained
-	if err := p.Err(); err != nil && errors.Is(failed, guest.ErrHungUp) {
-		return fmt.Errorf("the engine: %w", err)
-	}
-	return nil
+	return p.Err()
 }
 
 func (r *run) removeSandbox(ctx context.Context) error {

@@ -38,6 +38,9 @@ type Container struct {
 
 	CgroupParent string // under every hierarchy's root
 	CIDFile      string // gets the container's id; must not exist
+	// TempDir is where nerdctl mounts the image while it makes the container. One
+	// that is killed leaves the mount there.
+	TempDir string
 }
 
 // Bind is a read-only bind mount.
@@ -66,7 +69,7 @@ func (c *Container) check() error {
 	case c.CgroupParent != "" && !plainPath.MatchString(c.CgroupParent):
 		return fmt.Errorf("cgroup parent %q: want an absolute path", c.CgroupParent)
 	}
-	paths := []string{c.CIDFile}
+	paths := []string{c.CIDFile, c.TempDir}
 	if c.Netns != "" {
 		paths = append(paths, c.Netns)
 	}
@@ -154,7 +157,7 @@ func (e *Engine) Run(c *Container) (*Process, error) {
 	}
 	p := &Process{Stdin: stdinW, Stdout: stdoutR, done: make(chan struct{}), stderr: &bounded{limit: 16 << 10}}
 	p.cmd = exec.Command(e.cfg.Tools.Nerdctl, append(e.cfg.global(), e.args(c)...)...) //nolint:noctx // Stop ends it, in its own way
-	p.cmd.Env = e.cfg.environ(CellVariable + "=" + c.Cell)
+	p.cmd.Env = e.cfg.environ(CellVariable+"="+c.Cell, "TMPDIR="+c.TempDir)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdinR, stdoutW, p.stderr
 	p.cmd.WaitDelay = time.Second
 	err = startTied(p.cmd, syscall.SIGKILL, func(err error) {

@@ -37,6 +37,9 @@ var unwanted = []string{
 	"io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper",
 	"io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",
 	"io.containerd.internal.v1.opt", "io.containerd.image-verifier.v1.bindir",
+	// It starts stopped containers again, and logs through any program, as labels
+	// of theirs say; an image may have labels of its own.
+	"io.containerd.monitor.container.v1.restart",
 }
 
 func (c *Config) containerdConfig() string {

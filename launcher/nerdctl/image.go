@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ type Image struct {
 	Entrypoint []string
 	Cmd        []string
 	Dir        string
+	Volumes    []string // absolute paths that the image declares for data
 }
 
 var (
@@ -40,6 +42,8 @@ func (e *Engine) Image(ctx context.Context, name string) (*Image, error) {
 		Config      struct {
 			User, WorkingDir string
 			Entrypoint, Cmd  []string
+			Volumes          map[string]struct{}
+			Labels           map[string]string
 		}
 	}
 	if err := decode(out, &list); err != nil {
@@ -50,6 +54,12 @@ func (e *Engine) Image(ctx context.Context, name string) (*Image, error) {
 	}
 	got := list[0]
 	i := &Image{Name: name, User: got.Config.User, Entrypoint: got.Config.Entrypoint, Cmd: got.Config.Cmd, Dir: got.Config.WorkingDir}
+	if i.Volumes, err = volumes(got.Config.Volumes); err != nil {
+		return nil, fmt.Errorf("image %q: %w", name, err)
+	}
+	if err := checkLabels(got.Config.Labels); err != nil {
+		return nil, fmt.Errorf("image %q: %w", name, err)
+	}
 	for _, d := range got.RepoDigests {
 		if _, digest, ok := strings.Cut(d, "@"); ok && digestPattern.MatchString(digest) {
 			i.Digest = digest
@@ -58,6 +68,42 @@ func (e *Engine) Image(ctx context.Context, name string) (*Image, error) {
 	}
 	return nil, fmt.Errorf("inspecting image %q: it has no digest", name)
 }
+
+// steering are prefixes of labels that containerd or nerdctl act on, or we do. An
+// image's labels become its container's.
+var steering = []string{"nerdctl/", "containerd.io/", "io.containerd.", "com.docker.", "sallyport."}
+
+func checkLabels(labels map[string]string) error {
+	for name := range labels {
+		for _, prefix := range steering {
+			if strings.HasPrefix(strings.ToLower(name), prefix) { //nolint:forbidigo // not a host
+				return fmt.Errorf("its label %q would steer the engine: build it without", name)
+			}
+		}
+	}
+	return nil
+}
+
+// volumes are directories that nerdctl would keep on the host's disk, writable
+// and without a bound, were nothing else mounted there. They must be spelled as
+// nerdctl compares them, and not hide what a sandbox is made of.
+func volumes(declared map[string]struct{}) ([]string, error) {
+	var out []string
+	for path := range declared {
+		clean := filepath.Clean(path)
+		if !plainPath.MatchString(clean) || slices.ContainsFunc(reserved, func(r string) bool {
+			return clean == r || strings.HasPrefix(r, clean+"/") || strings.HasPrefix(clean, r+"/") || clean == "/"
+		}) {
+			return nil, fmt.Errorf("its volume %q cannot be had: build it without", path)
+		}
+		out = append(out, clean)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// reserved are directories that a volume must neither cover nor be in.
+var reserved = []string{"/.sallyport", "/etc", "/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib"}
 
 // missing tells an image that is not there from an engine that is not.
 func (e *Engine) missing(ctx context.Context, name string, cause error) error {

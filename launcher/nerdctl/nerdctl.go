@@ -168,11 +168,17 @@ func (e *Engine) call(ctx context.Context, args ...string) ([]byte, error) {
 	return stdout.buf.Bytes(), nil
 }
 
-// withStderr adds the last line of what a program said to its exit status.
+// noise is what nerdctl says of a container that ended before it was looked at.
+const noise = "forward signal child exited"
+
+// withStderr adds the last line of what a program said to its exit status, for
+// people to read.
 func withStderr(err error, stderr *bounded) error {
 	lines := strings.Split(strings.TrimSpace(stderr.buf.String()), "\n")
-	if last := lines[len(lines)-1]; last != "" {
-		return fmt.Errorf("%w: %q", err, last)
+	for _, line := range slices.Backward(lines) {
+		if line != "" && !strings.Contains(line, noise) {
+			return fmt.Errorf("%w: %q", err, line)
+		}
 	}
 	return err
 }
