@@ -141,7 +141,7 @@ func (e *encoder) data(raw json.RawMessage, limit int) []byte {
 		var compact bytes.Buffer
 		if err := json.Compact(&compact, raw); err != nil {
 			note = "invalid"
-		} else if out := escapeJSON(compact.Bytes()); len(out) <= limit {
+		} else if out := EscapeJSON(compact.Bytes()); len(out) <= limit {
 			return out
 		}
 	}
@@ -154,10 +154,10 @@ func (e *encoder) data(raw json.RawMessage, limit int) []byte {
 	return append(out, `"}`...)
 }
 
-// escapeJSON returns valid, compact JSON with what is not printable, and
-// HTML's three characters, as \u escapes. In compact JSON these can only stand
-// inside strings.
-func escapeJSON(in []byte) []byte {
+// EscapeJSON returns valid, compact JSON with what is not printable, and HTML's
+// three characters, as \u escapes, so that it can be shown anywhere. In compact
+// JSON these can only stand inside strings.
+func EscapeJSON(in []byte) []byte {
 	out := make([]byte, 0, len(in)+len(in)/8)
 	for i := 0; i < len(in); {
 		c := in[i]

@@ -105,29 +105,13 @@ func parse(text string) (Checkpoint, error) {
 	return c, nil
 }
 
-// A history is a file of signed notes, each followed by an empty line.
-
-// Append adds a signed note to a history.
+// Append adds a signed note to a history, which is a file of signed notes, each
+// followed by an empty line.
 func Append(history, msg []byte) []byte {
 	return append(append(history, msg...), '\n')
 }
 
-var blank = []byte("\n\n")
-
-// Next cuts the first note off a history. A nil msg means that rest holds no
-// whole note.
-func Next(history []byte) (msg, rest []byte) {
-	text := bytes.Index(history, blank)
-	if text < 0 {
-		return nil, history
-	}
-	sigs := bytes.Index(history[text+2:], blank)
-	if sigs < 0 {
-		return nil, history
-	}
-	end := text + 2 + sigs + 2
-	return history[: end-1 : end-1], history[end:]
-}
+var blank = []byte("\n\n") // ends a text, and a note
 
 // Last returns the last whole note of a history, or of the end of one, and how
 // many bytes of an unfinished note follow it.

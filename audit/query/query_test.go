@@ -220,6 +220,37 @@ func TestTableLG02(t *testing.T) {
 	}
 }
 
+func TestJSON(t *testing.T) {
+	l, dir := open(t)
+	add(t, l, sample()...)
+	var out bytes.Buffer
+	if err := query.JSON(&out, query.Records(dir, query.Filter{})); err != nil {
+		t.Fatal(err)
+	}
+	var want []byte
+	names, _ := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	for _, n := range names {
+		data, err := os.ReadFile(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, data...)
+	}
+	if diff := cmp.Diff(string(want), out.String()); diff != "" {
+		t.Errorf("JSON is not the log's own lines (-want +got):\n%s", diff)
+	}
+	forged := "{\"kind\":\"admit\",\"host\":\"\u009b2J\u202e\",\"data\":{\"x\":\"\u009b\"}}\nno record\n"
+	if err := os.WriteFile(filepath.Join(dir, "000000000099.jsonl"), []byte(forged), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	err := query.JSON(&out, query.Records(dir, parse(t, "seq=0")))
+	var bad *query.LineError
+	if !errors.As(err, &bad) || !strings.Contains(out.String(), `\u009b2J\u202e`) || strings.ContainsAny(out.String(), "\u009b\u202e") {
+		t.Errorf("JSON of a forged log = %q, %v", out.String(), err)
+	}
+}
+
 func TestTable(t *testing.T) {
 	l, dir := open(t)
 	add(t, l, sample()...)

@@ -43,6 +43,33 @@ func Printable(s string) string {
 	return b.String()
 }
 
+// JSON writes records as the lines of a log, one object each, with nothing in
+// them that a terminal could obey. Lines that are no records are left out, and
+// told in the error at the end.
+func JSON(w io.Writer, recs iter.Seq2[audit.Record, error]) error {
+	var bad []error
+	for r, err := range recs {
+		var line *LineError
+		if errors.As(err, &line) {
+			if len(bad) < 10 {
+				bad = append(bad, err)
+			}
+			continue
+		}
+		if err != nil {
+			return errors.Join(append(bad, err)...)
+		}
+		text, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("writing record %d: %w", r.Seq, err)
+		}
+		if _, err := w.Write(append(audit.EscapeJSON(text), '\n')); err != nil {
+			return err
+		}
+	}
+	return errors.Join(bad...)
+}
+
 // The columns of a table; with a space between them they take 100.
 const (
 	widthTime   = 8

@@ -44,12 +44,12 @@ const (
 // Problem is the first thing that is wrong with a log. It is the error that
 // [Verify] returns for a log that was read and is not good.
 type Problem struct {
-	Fault Fault
-	File  string
-	Line  int64 // in File, from 1; 0 where it is about no line
-	Seq   int64 // of the first bad record, or the first missing one; -1 where it is about none
-	Last  int64 // of the last record that may be the bad one; Seq if it is known for sure
-	Text  string
+	Fault Fault  `json:"fault"`
+	File  string `json:"file"`
+	Line  int64  `json:"line,omitempty"` // in File, from 1; 0 where it is about no line
+	Seq   int64  `json:"seq"`            // of the first bad record, or the first missing one; -1 where it is about none
+	Last  int64  `json:"last"`           // of the last record that may be the bad one; Seq if it is known for sure
+	Text  string `json:"text"`
 }
 
 // Error implements error.
@@ -78,27 +78,28 @@ type Options struct {
 
 // Report is what was found.
 type Report struct {
-	Segments    int
-	Records     int64
-	Bytes       int64 // of records
-	Checkpoints int64
-	Anchors     int // that the log was checked against
+	Segments    int   `json:"segments"`
+	Records     int64 `json:"records"`
+	Bytes       int64 `json:"bytes"` // of records
+	Checkpoints int64 `json:"checkpoints"`
+	Anchors     int   `json:"anchors"` // that the log was checked against
 
 	// Covered records stand under a good checkpoint. Those after them, Records
 	// less Covered, are the youngest of a log that is being written, or was
 	// when it crashed: nothing is known against them, and nothing for them.
-	Covered  int64
-	Signed   tlog.Tree // the newest good checkpoint
-	SignedAt time.Time
+	Covered  int64     `json:"covered"`
+	Signed   tlog.Tree `json:"signed"` // the newest good checkpoint
+	SignedAt time.Time `json:"signed_at"`
 	// Torn are bytes at the end of the segments or the checkpoints that are no
 	// whole line or checkpoint.
-	Torn int64
+	Torn int64 `json:"torn"`
 	// Closed tells that the last record is log.close.
-	Closed bool
+	Closed bool `json:"closed"`
 
-	First, Last time.Time // of the first and the last record
-	Absent      []string  // files that a log has, and that can be made anew
-	Unknown     []string  // files that are none of a log's
+	First   time.Time `json:"first"`             // of the first record
+	Last    time.Time `json:"last"`              // of the last
+	Absent  []string  `json:"absent,omitempty"`  // files that a log has, and that can be made anew
+	Unknown []string  `json:"unknown,omitempty"` // files that are none of a log's
 }
 
 // Whole reports that every byte of a closed log is covered.
