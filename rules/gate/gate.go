@@ -9,9 +9,12 @@ package gate
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,7 +38,8 @@ type Identity struct {
 	Policy *rules.Policy
 }
 
-// Config is what a Gate needs; every field is required.
+// Config is what a Gate needs; every field is required. All are called by many
+// goroutines at once.
 type Config struct {
 	// Identity returns the identity of a cell; ok is false for a cell that is
 	// not attached, which is refused.
@@ -62,10 +66,17 @@ func New(cfg Config) (*Gate, error) {
 // DeniedError is a refusal. Reason is for the sandbox; Err, if any, is for the
 // log alone.
 type DeniedError struct {
-	Reason   rules.Reason
-	ID       string // of the record
+	Reason rules.Reason
+	ID     string // of the record
+	// Decision is what the policy said; its verdict is Deny and its reason is
+	// Reason, also where something other than the policy refused.
 	Decision rules.Decision
 	Err      error
+}
+
+func denied(id string, d rules.Decision, reason rules.Reason, cause error) *DeniedError {
+	d.Verdict, d.Explain, d.Reason = rules.Deny, false, reason
+	return &DeniedError{Reason: reason, ID: id, Decision: d, Err: cause}
 }
 
 // Error implements error, for the log.
@@ -107,15 +118,25 @@ type pass struct {
 	began    time.Time
 	recorded bool // an admit record stands in the log
 	closed   atomic.Bool
+
+	mu     sync.Mutex   // guards vetted
+	vetted []netip.Addr // addresses that Vet let through
 }
 
 // Valid reports whether p came from Admit and is not done.
 func (p Pass) Valid() bool { return p.p != nil && !p.p.closed.Load() }
 
 // Dialable reports whether an upstream connection may be made for p: it is a
-// recorded Fetch, or a stream that the policy tunnels.
+// recorded Fetch, or a stream that the policy tunnels. What the gateway answers
+// itself is never dialled, and so never looked up.
 func (p Pass) Dialable() bool {
-	return p.Valid() && p.p.recorded && (p.p.req.Question == rules.Fetch || p.p.decision.Verdict == rules.Tunnel)
+	if !p.Valid() || !p.p.recorded {
+		return false
+	}
+	if n, ok := p.p.req.Endpoint.Host.Name(); ok && rules.IsReserved(n) {
+		return false
+	}
+	return p.p.req.Question == rules.Fetch || p.p.decision.Verdict == rules.Tunnel
 }
 
 // ID returns the id of the request, "" for the zero Pass.
@@ -159,18 +180,17 @@ func (p Pass) Identity() Identity {
 // were none. Resolve is recorded once, by [Gate.Answer].
 func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 	p := g.decide(ctx, req)
-	if p.decision.Verdict == rules.Deny {
-		return Pass{}, g.refuse(ctx, p, p.decision.Reason, nil)
-	}
-	if p.decision.Verdict == rules.Inspect && req.Question != rules.Fetch {
-		return Pass{p}, nil
-	}
-	if req.Question == rules.Resolve || req.Question == rules.Reach {
+	switch {
+	case req.Question != rules.Connect && req.Question != rules.Hello && req.Question != rules.Fetch:
 		return Pass{}, g.refuse(ctx, p, rules.BadRequest, errors.New("not a question for Admit"))
+	case p.decision.Verdict == rules.Deny:
+		return Pass{}, g.refuse(ctx, p, p.decision.Reason, nil)
+	case p.decision.Verdict == rules.Inspect && req.Question != rules.Fetch:
+		return Pass{p}, nil
 	}
 	rec := p.record(audit.Admit)
 	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
-		return Pass{}, &DeniedError{Reason: rules.AuditUnavailable, ID: p.id, Decision: p.decision, Err: err}
+		return Pass{}, denied(p.id, p.decision, rules.AuditUnavailable, err)
 	}
 	p.recorded = true
 	return Pass{p}, nil
@@ -179,7 +199,7 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 func (g *Gate) decide(ctx context.Context, req rules.Request) *pass {
 	now := g.cfg.Now()
 	req.Now = now.Unix()
-	p := &pass{gate: g, id: ulid.Make().String(), req: req, began: now}
+	p := &pass{gate: g, id: newID(now), req: req, began: now}
 	p.origin, _ = ctx.Value(originKey{}).(Origin)
 	id, ok := g.cfg.Identity(req.Cell)
 	if !ok {
@@ -192,11 +212,26 @@ func (g *Gate) decide(ctx context.Context, req rules.Request) *pass {
 	return p
 }
 
+// newID returns an id that a sandbox, which is shown its own, cannot tell
+// others from.
+func newID(now time.Time) string {
+	id, err := ulid.New(ulid.Timestamp(now), rand.Reader)
+	if err != nil {
+		panic("gate: " + err.Error()) // a clock beyond the year 10889
+	}
+	return id.String()
+}
+
 // refuse writes the one record of a refusal and returns its error. If the
 // record cannot be written the answer is a refusal all the same.
 func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause error) error {
-	denied := &DeniedError{Reason: reason, ID: p.id, Decision: p.decision, Err: cause}
+	if reason == "" || reason == rules.Allowed {
+		reason = rules.BadRequest // a refusal never reads like an admission
+	}
 	rec := p.record(audit.Refuse)
+	if rec.Verdict != rules.Deny.String() {
+		rec.Credential = "" // what the policy would have granted was not used
+	}
 	rec.Reason, rec.Verdict = string(reason), rules.Deny.String()
 	if cause != nil {
 		rec.Error = cause.Error()
@@ -204,9 +239,9 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	ctx, cancel := closing(ctx)
 	defer cancel()
 	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
-		denied.Reason, denied.Err = rules.AuditUnavailable, errors.Join(cause, err)
+		return denied(p.id, p.decision, rules.AuditUnavailable, errors.Join(cause, err))
 	}
-	return denied
+	return denied(p.id, p.decision, reason, cause)
 }
 
 // Refuse records that a request was refused before a policy could be asked,
@@ -226,7 +261,7 @@ func (g *Gate) Answer(ctx context.Context, req rules.Request, qtype string, answ
 	rec := p.record(audit.DNS)
 	rec.QType, rec.Answer = qtype, answer(p.decision)
 	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
-		return rules.Decision{}, &DeniedError{Reason: rules.AuditUnavailable, ID: p.id, Decision: p.decision, Err: err}
+		return rules.Decision{}, denied(p.id, p.decision, rules.AuditUnavailable, err)
 	}
 	return p.decision, nil
 }
@@ -235,22 +270,33 @@ func (g *Gate) Answer(ctx context.Context, req rules.Request, qtype string, answ
 // admitted, the address was not. A refusal is a [*DeniedError]; it is not
 // recorded by itself: [Pass.Done] of p tells it.
 func (g *Gate) Vet(_ context.Context, p Pass, addr netip.Addr) error {
-	if !p.Dialable() {
-		return &DeniedError{Reason: rules.NoPolicy, ID: p.ID(), Err: errors.New("no pass to dial with")}
+	if !p.Dialable() || p.p.gate != g {
+		return denied(p.ID(), rules.Decision{}, rules.NoPolicy, errors.New("no pass to dial with"))
 	}
-	req := p.p.req
-	req.Question, req.Addr = rules.Reach, addr.Unmap()
-	d := p.p.identity.Policy.Decide(req)
+	addr = addr.Unmap()
+	d := p.p.reach(p.p.identity.Policy, p.p.req.Now, addr)
 	if d.Verdict == rules.Deny {
-		return &DeniedError{Reason: d.Reason, ID: p.p.id, Decision: d, Err: fmt.Errorf("address %v", addr)}
+		return denied(p.p.id, d, d.Reason, fmt.Errorf("address %v", addr))
+	}
+	p.p.mu.Lock()
+	defer p.p.mu.Unlock()
+	if !slices.Contains(p.p.vetted, addr) {
+		p.p.vetted = append(p.p.vetted, addr)
 	}
 	return nil
 }
 
-// Recheck asks the cell's present policy about p again, without a record. It
-// is for streams that are still open when the policy changes.
+func (p *pass) reach(policy *rules.Policy, now int64, addr netip.Addr) rules.Decision {
+	req := p.req
+	req.Question, req.Addr, req.Now = rules.Reach, addr, now
+	return policy.Decide(req)
+}
+
+// Recheck asks the cell's present policy about p again, and about the
+// addresses that were vetted for it, without a record. It is for streams that
+// are still open when the policy, or the time, has changed; false means: cut.
 func (g *Gate) Recheck(p Pass) bool {
-	if !p.Valid() {
+	if !p.Valid() || p.p.gate != g {
 		return false
 	}
 	id, ok := g.cfg.Identity(p.p.req.Cell)
@@ -259,8 +305,18 @@ func (g *Gate) Recheck(p Pass) bool {
 	}
 	req := p.p.req
 	req.Now = g.cfg.Now().Unix()
-	d := id.Policy.Decide(req)
-	return d.Verdict == p.p.decision.Verdict && d.Credential == p.p.decision.Credential
+	d, was := id.Policy.Decide(req), p.p.decision
+	if d.Verdict != was.Verdict || d.Explain != was.Explain || d.Credential != was.Credential {
+		return false
+	}
+	p.p.mu.Lock()
+	defer p.p.mu.Unlock()
+	for _, addr := range p.p.vetted {
+		if p.p.reach(id.Policy, req.Now, addr).Verdict == rules.Deny {
+			return false
+		}
+	}
+	return true
 }
 
 // Outcome is what became of an admitted request or stream.
@@ -309,25 +365,28 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 }
 
 // endStream closes an inspected stream. Its requests have their own records;
-// one that asked for nothing is recorded as a refusal here.
+// one that asked for nothing is recorded as a refusal here. Where the place was
+// denied, that is the reason, whatever else ended the stream.
 func (p *pass) endStream(ctx context.Context, o Outcome) error {
 	if o.Requests > 0 {
 		return nil
 	}
-	reason := o.Reason
+	reason, cause := o.Reason, o.Err
 	switch {
-	case reason != "":
 	case p.decision.Explain:
+		if reason != "" && reason != p.decision.Reason {
+			cause = errors.Join(errors.New(string(reason)), cause)
+		}
 		reason = p.decision.Reason
-	default:
+	case reason == "":
 		reason = rules.NoRequest
 	}
-	var denied *DeniedError
-	if err := p.gate.refuse(ctx, p, reason, o.Err); errors.As(err, &denied) && denied.Reason != rules.AuditUnavailable {
-		return nil
-	} else {
+	err := p.gate.refuse(ctx, p, reason, cause)
+	var d *DeniedError
+	if errors.As(err, &d) && d.Reason == rules.AuditUnavailable {
 		return err
 	}
+	return nil // recorded
 }
 
 // closingTimeout bounds the write of a closing record.

@@ -7,6 +7,8 @@
 package live
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"sync"
@@ -34,27 +36,60 @@ type table struct {
 	byAddr map[netip.Addr]Cell
 }
 
-// Replace puts cells in force, all at once, in place of what was.
-func (t *Table) Replace(cells []Cell) {
+// Replace puts cells in force, all at once, in place of what was. Cells that
+// cannot be told apart, because they share an id or an address, are left out,
+// all of them, and told in the error: an address is an identity.
+func (t *Table) Replace(cells []Cell) error {
 	next := &table{make(map[string]Cell, len(cells)), make(map[netip.Addr]Cell, len(cells))}
+	ids, addrs := map[string]int{}, map[netip.Addr]int{}
 	for _, c := range cells {
-		next.byID[c.Cell], next.byAddr[c.Addr] = c, c
+		ids[c.Cell]++
+		addrs[c.Addr.Unmap()]++
+	}
+	var errs []error
+	for _, c := range cells {
+		c.Addr = c.Addr.Unmap()
+		switch err := c.check(); {
+		case err != nil:
+			errs = append(errs, err)
+		case ids[c.Cell] > 1 || addrs[c.Addr] > 1:
+			errs = append(errs, fmt.Errorf("cell %q at %v: another cell has its id or address", c.Cell, c.Addr))
+		default:
+			next.byID[c.Cell], next.byAddr[c.Addr] = c, c
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.swapLocked(next)
+	return errors.Join(errs...)
 }
 
-// Attach adds or replaces one cell.
-func (t *Table) Attach(c Cell) {
+// Attach adds a cell, or replaces the one with its id. An address that another
+// cell has is an error, and nothing changes.
+func (t *Table) Attach(c Cell) error {
+	c.Addr = c.Addr.Unmap()
+	if err := c.check(); err != nil {
+		return err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	next := t.cloneLocked()
+	if other, taken := next.byAddr[c.Addr]; taken && other.Cell != c.Cell {
+		return fmt.Errorf("cell %q: cell %q has address %v", c.Cell, other.Cell, c.Addr)
+	}
 	if old, ok := next.byID[c.Cell]; ok {
 		delete(next.byAddr, old.Addr)
 	}
 	next.byID[c.Cell], next.byAddr[c.Addr] = c, c
 	t.swapLocked(next)
+	return nil
+}
+
+func (c Cell) check() error {
+	if c.Cell == "" || !c.Addr.IsValid() || c.Addr.IsUnspecified() || c.Addr.Zone() != "" {
+		return fmt.Errorf("cell %q at %v: a cell has an id and an address", c.Cell, c.Addr)
+	}
+	return nil
 }
 
 // Detach removes a cell; ok is false if it was not attached.

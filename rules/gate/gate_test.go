@@ -1,0 +1,638 @@
+package gate_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/oklog/ulid/v2"
+
+	"sallyport/audit"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/target"
+)
+
+// log is a Recorder that keeps the real one's contract and fails on cue: before
+// the record is kept, or after, when only the answer is lost.
+type log struct {
+	mu          sync.Mutex
+	records     []audit.Record
+	failBefore  bool
+	failAfter   bool
+	needContext bool // fail like a log that gives up with its caller
+}
+
+var errDisk = errors.New("no space left")
+
+func (l *log) Append(ctx context.Context, r *audit.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.needContext && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if l.failBefore {
+		return errDisk
+	}
+	l.records = append(l.records, *r)
+	if l.failAfter {
+		return errDisk
+	}
+	return nil
+}
+
+func (l *log) all() []audit.Record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]audit.Record(nil), l.records...)
+}
+
+// house is a gate for one cell, whose policy and clock a test may change.
+type house struct {
+	*gate.Gate
+	log *log
+	id  gate.Identity
+	now time.Time
+}
+
+func newHouse(tb testing.TB) *house {
+	tb.Helper()
+	h := &house{log: &log{}, now: time.Unix(1_700_000_000, 0)}
+	h.id = gate.Identity{Cell: "cell", Run: "run", Policy: policy(tb)}
+	g, err := gate.New(gate.Config{
+		Identity: func(cell string) (gate.Identity, bool) { return h.id, cell == h.id.Cell },
+		Recorder: h.log,
+		Now:      func() time.Time { return h.now },
+		Hash:     func(s string) string { return "hash:" + strings.Repeat("x", len(s)) },
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	h.Gate = g
+	return h
+}
+
+func policy(tb testing.TB, extra ...rules.Rule) *rules.Policy {
+	tb.Helper()
+	at := func(s string) []rules.HostPattern {
+		h, err := target.ParseHost(s)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return []rules.HostPattern{{Host: h}}
+	}
+	allow := rules.Rule{Action: rules.AllowAction, Ports: []uint16{443}, Where: "p.yaml:1"}
+	api, raw, pass, key := allow, allow, allow, allow
+	api.ID, api.Hosts, api.Methods = "api", at("api.test"), []string{"GET"}
+	raw.ID, raw.Hosts, raw.Raw = "raw", at("raw.test"), true
+	pass.ID, pass.Hosts, pass.TLS = "pass", at("pass.test"), rules.PassthroughTLS
+	key.ID, key.Hosts, key.Credential = "key", at("key.test"), "secret"
+	p, err := rules.Compile(rules.Source{Digest: "sha256:aa", Rules: append(extra, api, raw, pass, key)})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+func request(tb testing.TB, q rules.Question, where string) rules.Request {
+	tb.Helper()
+	e, err := target.ParseAuthority(where, 443)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r := rules.Request{Question: q, Cell: "cell", Endpoint: e}
+	switch q {
+	case rules.Hello:
+		r.Protocol = rules.TLS
+	case rules.Fetch:
+		r.Method, r.Secure, r.Query = "GET", true, "token=abc"
+		if r.Path, err = target.ParsePath("/v1"); err != nil {
+			tb.Fatal(err)
+		}
+	case rules.Resolve:
+		r.Endpoint.Port, r.Type = 0, 1
+	}
+	return r
+}
+
+// kinds tells the records in short: kind, reason, verdict, rule.
+func (l *log) kinds() []string {
+	var out []string
+	for _, r := range l.all() {
+		out = append(out, strings.Join([]string{string(r.Kind), r.Reason, r.Verdict, r.Rule}, " "))
+	}
+	return out
+}
+
+func wantRecords(t *testing.T, h *house, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, h.log.kinds()); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+}
+
+func wantDenied(t *testing.T, err error, reason rules.Reason) *gate.DeniedError {
+	t.Helper()
+	var d *gate.DeniedError
+	if !errors.As(err, &d) {
+		t.Fatalf("error is %v, want a refusal for %s", err, reason)
+	}
+	if d.Reason != reason || d.Decision.Verdict != rules.Deny || d.Decision.Reason != reason || d.Decision.Explain || d.ID == "" && reason != rules.NoPolicy {
+		t.Errorf("refusal %+v, want %s", d, reason)
+	}
+	return d
+}
+
+func TestNewRefusesAnIncompleteConfig(t *testing.T) {
+	full := gate.Config{
+		Identity: func(string) (gate.Identity, bool) { return gate.Identity{}, false }, Recorder: &log{},
+		Now: time.Now, Hash: func(string) string { return "" },
+	}
+	for name, f := range map[string]func(*gate.Config){
+		"identity": func(c *gate.Config) { c.Identity = nil }, "recorder": func(c *gate.Config) { c.Recorder = nil },
+		"clock": func(c *gate.Config) { c.Now = nil }, "hash": func(c *gate.Config) { c.Hash = nil },
+	} {
+		cfg := full
+		f(&cfg)
+		if g, err := gate.New(cfg); err == nil || g != nil {
+			t.Errorf("without %s: New = %v, %v", name, g, err)
+		}
+	}
+}
+
+func TestZeroPassProvesNothing(t *testing.T) {
+	var p gate.Pass
+	if p.Valid() || p.Dialable() || p.ID() != "" || p.Decision().Verdict != rules.Deny || p.Identity().Policy != nil || p.Request().Question != 0 {
+		t.Errorf("the zero Pass says something: %+v", p)
+	}
+	h := newHouse(t)
+	wantDenied(t, h.Vet(t.Context(), p, netip.MustParseAddr("93.184.216.34")), rules.NoPolicy)
+	if h.Recheck(p) {
+		t.Error("the zero Pass holds")
+	}
+	mustPanic(t, "done on no pass", func() { _ = p.Done(t.Context(), gate.Outcome{}) })
+}
+
+func mustPanic(t *testing.T, what string, f func()) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%s does not panic", what)
+		}
+	}()
+	f()
+}
+
+func TestAdmit(t *testing.T) {
+	tests := []struct {
+		name, where string
+		q           rules.Question
+		reason      rules.Reason // "" for an admission
+		dialable    bool
+		records     []string
+	}{
+		{"fetch, denied", "evil.test:443", rules.Fetch, rules.HostNotAllowed, false, []string{"refuse host_not_allowed deny "}},
+		{"hello on a denied port", "api.test:444", rules.Hello, "", false, nil}, // explained
+		{"connect to a denied place", "evil.test:443", rules.Connect, "", false, nil},
+		{"resolve", "api.test", rules.Resolve, rules.BadRequest, false, []string{"refuse bad_request deny api"}},
+		{"reach", "raw.test:443", rules.Reach, rules.BadRequest, false, []string{"refuse bad_request deny "}},
+		{"no question", "api.test:443", 0, rules.BadRequest, false, []string{"refuse bad_request deny "}},
+		{"fetch", "api.test:443", rules.Fetch, "", true, []string{"admit allowed inspect api"}},
+		{"connect to inspect", "api.test:443", rules.Connect, "", false, nil},
+		{"hello to inspect", "api.test:443", rules.Hello, "", false, nil},
+		{"connect raw", "raw.test:443", rules.Connect, "", true, []string{"admit allowed tunnel raw"}},
+		{"hello to pass through", "pass.test:443", rules.Hello, "", true, []string{"admit allowed tunnel pass"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHouse(t)
+			p, err := h.Admit(t.Context(), request(t, tt.q, tt.where))
+			if tt.reason != "" {
+				wantDenied(t, err, tt.reason)
+			} else if err != nil {
+				t.Fatalf("Admit = %v", err)
+			}
+			if p.Valid() != (tt.reason == "") || p.Dialable() != tt.dialable {
+				t.Errorf("pass: valid %v, dialable %v", p.Valid(), p.Dialable())
+			}
+			wantRecords(t, h, tt.records...)
+		})
+	}
+}
+
+func TestUnknownCellIsRefusedAndRecorded(t *testing.T) {
+	h := newHouse(t)
+	req := request(t, rules.Fetch, "api.test:443")
+	req.Cell = "other"
+	_, err := h.Admit(t.Context(), req)
+	wantDenied(t, err, rules.UnknownCell)
+	if r := h.log.all(); len(r) != 1 || r[0].Cell != "other" || r[0].Run != "" {
+		t.Errorf("records: %+v", r)
+	}
+	h.id.Policy = nil
+	_, err = h.Admit(t.Context(), request(t, rules.Fetch, "api.test:443"))
+	wantDenied(t, err, rules.NoPolicy)
+}
+
+// TestRecordOfARequest: a record explains itself, and holds no query.
+func TestRecordOfARequest(t *testing.T) {
+	h := newHouse(t)
+	ctx := gate.WithOrigin(t.Context(), gate.Origin{Listener: "explicit", Client: netip.MustParseAddrPort("10.213.0.2:4000"), Proto: "h2"})
+	p, err := h.Admit(ctx, request(t, rules.Fetch, "key.test:443"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.now = h.now.Add(1500 * time.Microsecond)
+	err = p.Done(ctx, gate.Outcome{Addr: netip.MustParseAddrPort("93.184.216.34:443"), Status: 200, Sent: 10, Received: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	common := audit.Record{
+		Cell: "cell", Run: "run", Policy: "sha256:aa", Verdict: "inspect", Reason: "allowed", Rule: "key", Where: "p.yaml:1", Scope: "policy",
+		Credential: "secret", Listener: "explicit", Client: "10.213.0.2:4000", Question: "fetch", Proto: "h2", Host: "key.test", Port: 443,
+		Method: "GET", Path: "/v1", Query: "hash:xxxxxxxxx",
+	}
+	admit, done := common, common
+	admit.Kind, admit.ID = audit.Admit, p.ID()
+	done.Kind, done.Ref, done.Status, done.Sent, done.Received = audit.Done, p.ID(), 200, 10, 20
+	done.Addr, done.Micros = "93.184.216.34:443", 1500
+	if diff := cmp.Diff([]audit.Record{admit, done}, h.log.all()); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+	if id, err := ulid.ParseStrict(p.ID()); err != nil || id.Timestamp().Unix() != 1_700_000_000 {
+		t.Errorf("id %s: %v", p.ID(), err)
+	}
+}
+
+// TestWhatCannotBeRecordedIsRefused: for every call that admits or refuses,
+// whether the record was lost or only the answer to it.
+func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
+	for _, lose := range []func(*log){func(l *log) { l.failBefore = true }, func(l *log) { l.failAfter = true }} {
+		for _, where := range []string{"api.test:443", "evil.test:443"} {
+			h := newHouse(t)
+			lose(h.log)
+			p, err := h.Admit(t.Context(), request(t, rules.Fetch, where))
+			d := wantDenied(t, err, rules.AuditUnavailable)
+			if p.Valid() || !errors.Is(d, errDisk) {
+				t.Errorf("%s: pass valid %v, cause %v", where, p.Valid(), d.Err)
+			}
+			err = h.Refuse(t.Context(), request(t, rules.Fetch, where), rules.AuthorityMismatch, errors.New("two names"))
+			if d := wantDenied(t, err, rules.AuditUnavailable); !errors.Is(d, errDisk) || !strings.Contains(d.Error(), "two names") {
+				t.Errorf("%s: cause %v", where, d.Err)
+			}
+			decision, err := h.Answer(t.Context(), request(t, rules.Resolve, where), "A", func(rules.Decision) string { return "" })
+			wantDenied(t, err, rules.AuditUnavailable)
+			if decision != (rules.Decision{}) {
+				t.Errorf("%s: Answer gives %+v beside its error", where, decision)
+			}
+		}
+		h := newHouse(t)
+		p, err := h.Admit(t.Context(), request(t, rules.Connect, "evil.test:443"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lose(h.log)
+		wantDenied(t, p.Done(t.Context(), gate.Outcome{}), rules.AuditUnavailable)
+	}
+}
+
+// TestAdmitEndsWithItsCaller: an admission nobody waits for is none, but what
+// was done is recorded whoever has gone.
+func TestAdmitEndsWithItsCaller(t *testing.T) {
+	h := newHouse(t)
+	h.log.needContext = true
+	gone, leave := context.WithCancel(t.Context())
+	p, err := h.Admit(gone, request(t, rules.Fetch, "api.test:443"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	if err := p.Done(gone, gate.Outcome{Status: 200}); err != nil {
+		t.Errorf("Done after the client has gone: %v", err)
+	}
+	_, err = h.Admit(gone, request(t, rules.Fetch, "api.test:443"))
+	wantDenied(t, err, rules.AuditUnavailable)
+	_, err = h.Admit(gone, request(t, rules.Fetch, "evil.test:443"))
+	wantDenied(t, err, rules.HostNotAllowed)
+	wantRecords(t, h, "admit allowed inspect api", "done allowed inspect api", "refuse host_not_allowed deny ")
+}
+
+func TestDoneTwicePanics(t *testing.T) {
+	for _, where := range []string{"api.test:443", "evil.test:443"} {
+		h := newHouse(t)
+		p, err := h.Admit(t.Context(), request(t, rules.Connect, where))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Done(t.Context(), gate.Outcome{Requests: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if p.Valid() || p.Dialable() || h.Recheck(p) {
+			t.Error("a pass that is done proves something")
+		}
+		mustPanic(t, "a second Done", func() { _ = p.Done(t.Context(), gate.Outcome{}) })
+	}
+}
+
+func TestDoneTellsARefusalAfterAdmission(t *testing.T) {
+	h := newHouse(t)
+	p, err := h.Admit(t.Context(), request(t, rules.Fetch, "key.test:443"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Done(t.Context(), gate.Outcome{Status: 502, Reason: rules.PrivateIP, Err: errors.New("address 10.0.0.1")}); err != nil {
+		t.Fatal(err)
+	}
+	wantRecords(t, h, "admit allowed inspect key", "done private_ip deny key")
+	if r := h.log.all()[1]; r.Error != "address 10.0.0.1" || r.Ref != p.ID() || r.ID != "" {
+		t.Errorf("done: %+v", r)
+	}
+}
+
+// TestInspectedStreams: a stream that carried requests leaves their records; one
+// that carried none leaves exactly one.
+func TestInspectedStreams(t *testing.T) {
+	tests := []struct {
+		name, where string
+		outcome     gate.Outcome
+		record      string // "" for none
+		err         string
+	}{
+		{"denied, nothing asked", "evil.test:443", gate.Outcome{}, "refuse host_not_allowed deny ", ""},
+		{"denied, our CA rejected", "evil.test:443", gate.Outcome{Reason: rules.ClientRejectedCA, Err: errors.New("EOF")}, "refuse host_not_allowed deny ", "client_rejected_ca\nEOF"},
+		{"denied, said inside", "evil.test:443", gate.Outcome{Requests: 1}, "", ""},
+		{"allowed, nothing asked", "api.test:443", gate.Outcome{}, "refuse no_request deny api", ""},
+		{"allowed, our CA rejected", "api.test:443", gate.Outcome{Reason: rules.ClientRejectedCA, Err: errors.New("EOF")}, "refuse client_rejected_ca deny api", "EOF"},
+		{"allowed, asked", "api.test:443", gate.Outcome{Requests: 3}, "", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHouse(t)
+			p, err := h.Admit(t.Context(), request(t, rules.Hello, tt.where))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Dialable() {
+				t.Error("an inspected stream can be dialled")
+			}
+			if err := p.Done(t.Context(), tt.outcome); err != nil {
+				t.Fatal(err)
+			}
+			if tt.record == "" {
+				wantRecords(t, h)
+				return
+			}
+			wantRecords(t, h, tt.record)
+			if r := h.log.all()[0]; r.Error != tt.err || r.ID != p.ID() {
+				t.Errorf("record: %+v", r)
+			}
+		})
+	}
+}
+
+// TestRefuse: a refusal by someone else than the policy is not told as if a
+// credential had been used, and never reads like an admission.
+func TestRefuse(t *testing.T) {
+	h := newHouse(t)
+	err := h.Refuse(t.Context(), request(t, rules.Fetch, "key.test:443"), rules.AuthorityMismatch, errors.New("Host is evil.test"))
+	d := wantDenied(t, err, rules.AuthorityMismatch)
+	if got := d.Error(); got != "denied: authority_mismatch: Host is evil.test" {
+		t.Errorf("error %q", got)
+	}
+	for _, reason := range []rules.Reason{"", rules.Allowed} {
+		wantDenied(t, h.Refuse(t.Context(), rules.Request{Cell: "cell"}, reason, nil), rules.BadRequest)
+	}
+	wantRecords(t, h, "refuse authority_mismatch deny key", "refuse bad_request deny ", "refuse bad_request deny ")
+	if r := h.log.all()[0]; r.Credential != "" || r.ID != d.ID {
+		t.Errorf("record: %+v", r)
+	}
+}
+
+// TestLeakIsRecordedWithItsCredential: that is what the reviewer looks for.
+func TestLeakIsRecordedWithItsCredential(t *testing.T) {
+	h := newHouse(t)
+	req := request(t, rules.Fetch, "api.test:443")
+	req.Carries = []rules.Carry{{Credential: "secret", State: rules.Bound}}
+	_, err := h.Admit(t.Context(), req)
+	wantDenied(t, err, rules.PlaceholderLeak)
+	if r := h.log.all()[0]; r.Credential != "secret" {
+		t.Errorf("record: %+v", r)
+	}
+}
+
+// TestAnswer: it asks Resolve, whatever question its request had.
+func TestAnswer(t *testing.T) {
+	h := newHouse(t)
+	for where, verdict := range map[string]rules.Verdict{"api.test": rules.Inspect, "evil.test": rules.Deny} {
+		req := request(t, rules.Fetch, where)
+		req.Type = 1
+		said := func(d rules.Decision) string { return "answer for " + d.Verdict.String() }
+		if d, err := h.Answer(t.Context(), req, "A", said); err != nil || d.Verdict != verdict {
+			t.Errorf("Answer(%s) = %+v, %v", where, d, err)
+		}
+	}
+	for _, r := range h.log.all() {
+		if r.Kind != audit.DNS || r.Question != "resolve" || r.Answer != "answer for "+r.Verdict {
+			t.Errorf("record: %+v", r)
+		}
+	}
+}
+
+func TestAnswerRecordsOnce(t *testing.T) {
+	h := newHouse(t)
+	d, err := h.Answer(t.Context(), request(t, rules.Resolve, "api.test"), "A", func(rules.Decision) string { return "198.18.0.1" })
+	if err != nil || d.Verdict != rules.Inspect {
+		t.Fatalf("Answer = %+v, %v", d, err)
+	}
+	wantRecords(t, h, "dns allowed inspect api")
+	if r := h.log.all()[0]; r.QType != "A" || r.Answer != "198.18.0.1" || r.Question != "resolve" {
+		t.Errorf("record: %+v", r)
+	}
+}
+
+func TestVet(t *testing.T) {
+	h := newHouse(t)
+	vet := func(p gate.Pass, addr string) error { return h.Vet(t.Context(), p, netip.MustParseAddr(addr)) }
+	p, err := h.Admit(t.Context(), request(t, rules.Fetch, "api.test:443"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"10.0.0.1", "127.0.0.1", "::ffff:169.254.169.254", "::1"} { // IP-12, IP-03
+		d := wantDenied(t, vet(p, bad), rules.PrivateIP)
+		if d.ID != p.ID() || !strings.Contains(d.Error(), netip.MustParseAddr(bad).Unmap().String()) {
+			t.Errorf("%s: %v", bad, d)
+		}
+	}
+	if err := h.Vet(t.Context(), p, netip.Addr{}); err == nil {
+		t.Error("no address is vetted") // IP-17
+	}
+	if err := vet(p, "93.184.216.34"); err != nil {
+		t.Error(err)
+	}
+	wantRecords(t, h, "admit allowed inspect api") // a vetting is told by Done
+
+	stream, err := h.Admit(t.Context(), request(t, rules.Hello, "api.test:443"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantDenied(t, vet(stream, "93.184.216.34"), rules.NoPolicy)
+	if err := newHouse(t).Vet(t.Context(), p, netip.MustParseAddr("93.184.216.34")); err == nil {
+		t.Error("another gate vets for this one's pass")
+	}
+	if err := p.Done(t.Context(), gate.Outcome{}); err != nil {
+		t.Fatal(err)
+	}
+	wantDenied(t, vet(p, "93.184.216.34"), rules.NoPolicy)
+}
+
+// TestReservedIsNeverDialable: the gateway answers it; nobody looks it up.
+func TestReservedIsNeverDialable(t *testing.T) {
+	h := newHouse(t)
+	req := request(t, rules.Fetch, "sallyport.internal:80")
+	req.Secure = false
+	p, err := h.Admit(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.Valid() || p.Dialable() {
+		t.Errorf("valid %v, dialable %v", p.Valid(), p.Dialable())
+	}
+	wantDenied(t, h.Vet(t.Context(), p, netip.MustParseAddr("93.184.216.34")), rules.NoPolicy)
+}
+
+func TestRecheck(t *testing.T) {
+	denyAPI := rules.Rule{ID: "no", Private: []netip.Prefix{netip.MustParsePrefix("93.184.216.0/24")}}
+	tests := []struct {
+		name   string
+		q      rules.Question
+		where  string
+		change func(*house)
+		want   bool
+	}{
+		{"nothing changed", rules.Fetch, "api.test:443", func(*house) {}, true},
+		{"tunnel, nothing changed", rules.Connect, "raw.test:443", func(*house) {}, true},
+		{"other policy that says the same", rules.Fetch, "api.test:443", func(h *house) {
+			h.id.Policy = policy(t, rules.Rule{
+				ID: "more", Action: rules.AllowAction, Hosts: []rules.HostPattern{{Host: target.HostOfAddr(netip.MustParseAddr("8.8.8.8"))}}, Ports: []uint16{1},
+			})
+		}, true},
+		{"explained, still denied", rules.Connect, "evil.test:443", func(*house) {}, true},
+		{"cell gone", rules.Fetch, "api.test:443", func(h *house) { h.id.Cell = "gone" }, false},
+		{"another run has the cell", rules.Fetch, "api.test:443", func(h *house) { h.id.Run = "next" }, false},
+		{"no policy any more", rules.Fetch, "api.test:443", func(h *house) { h.id.Policy = nil }, false},
+		{"allowed stream, now denied", rules.Connect, "api.test:443", func(h *house) { h.id.Policy = empty(t) }, false},
+		{"tunnel, now denied", rules.Connect, "raw.test:443", func(h *house) { h.id.Policy = empty(t) }, false},
+		{"request, now denied", rules.Fetch, "api.test:443", func(h *house) { h.id.Policy = empty(t) }, false},
+		{"address, now denied", rules.Fetch, "api.test:443", func(h *house) { h.id.Policy = policy(t, denyAPI) }, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHouse(t)
+			p, err := h.Admit(t.Context(), request(t, tt.q, tt.where))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Dialable() {
+				if err := h.Vet(t.Context(), p, netip.MustParseAddr("93.184.216.34")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := len(h.log.all())
+			tt.change(h)
+			if got := h.Recheck(p); got != tt.want {
+				t.Errorf("Recheck = %v, want %v", got, tt.want)
+			}
+			if len(h.log.all()) != before {
+				t.Error("Recheck writes records")
+			}
+		})
+	}
+	if h := newHouse(t); h.Recheck(gate.Pass{}) {
+		t.Error("no pass holds")
+	}
+}
+
+// TestExplainedStreamIsCutWhenAllowed: what goes on inside it was judged under
+// a refusal; the client comes back and is judged anew.
+func TestExplainedStreamIsCutWhenAllowed(t *testing.T) {
+	h := newHouse(t)
+	h.id.Policy = empty(t)
+	p, err := h.Admit(t.Context(), request(t, rules.Connect, "api.test:443"))
+	if err != nil || !p.Decision().Explain {
+		t.Fatalf("Admit = %+v, %v", p.Decision(), err)
+	}
+	h.id.Policy = policy(t)
+	if h.Recheck(p) {
+		t.Error("it goes on")
+	}
+}
+
+func empty(tb testing.TB) *rules.Policy {
+	tb.Helper()
+	p, err := rules.Compile(rules.Source{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+// TestExactlyOneRecordEach: many at once, each admission has one admit and one
+// done, each refusal one record (LG-05, DS-14).
+func TestExactlyOneRecordEach(t *testing.T) {
+	h := newHouse(t)
+	places := []string{"api.test:443", "evil.test:443", "raw.test:443"}
+	var wg sync.WaitGroup
+	const each = 50
+	for _, where := range places {
+		for range each {
+			wg.Go(func() {
+				for _, q := range []rules.Question{rules.Connect, rules.Fetch} {
+					p, err := h.Admit(t.Context(), request(t, q, where))
+					if err != nil {
+						continue
+					}
+					_ = h.Vet(t.Context(), p, netip.MustParseAddr("93.184.216.34"))
+					h.Recheck(p)
+					if err := p.Done(t.Context(), gate.Outcome{}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	got := map[string]int{}
+	ids := map[string]bool{}
+	for _, r := range h.log.all() {
+		got[string(r.Kind)+" "+r.Host+" "+r.Question]++
+		if r.ID != "" && ids[r.ID] {
+			t.Errorf("id %s twice", r.ID)
+		}
+		ids[r.ID] = true
+	}
+	want := map[string]int{
+		"refuse api.test connect": each, "admit api.test fetch": each, "done api.test fetch": each,
+		"refuse evil.test connect": each, "refuse evil.test fetch": each,
+		"admit raw.test connect": each, "done raw.test connect": each, "refuse raw.test fetch": each,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+}
+
+func BenchmarkAdmit(b *testing.B) {
+	h := newHouse(b)
+	req := request(b, rules.Fetch, "api.test:443")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := h.Admit(b.Context(), req); err != nil {
+			b.Fatal(err)
+		}
+		h.log.records = h.log.records[:0]
+	}
+}
