@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -35,10 +36,28 @@ func (r *recorder) Append(ctx context.Context, rec *audit.Record) error {
 		return err
 	}
 	r.n.Add(1)
-	if rec.Verdict == rules.Deny.String() && rec.Run != "" && rec.Kind != audit.Bypass {
+	if rec.Verdict == rules.Deny.String() && rec.Run != "" && rec.Kind != audit.Bypass && !reflex(rec) {
 		r.remember(rec)
 	}
 	return nil
+}
+
+// reflex reports a refused query that is no refusal to whoever asked: clients
+// ask for further types beside A for every name, and a denied name that is
+// answered all the same is followed by a connection, whose refusal counts.
+func reflex(rec *audit.Record) bool {
+	if rec.Kind != audit.DNS {
+		return false
+	}
+	switch rec.QType {
+	case "AAAA", "HTTPS", "SVCB", "SRV":
+		return true
+	case "A":
+		_, err := netip.ParseAddr(rec.Answer)
+		return err == nil
+	default:
+		return false
+	}
 }
 
 func (r *recorder) remember(rec *audit.Record) {

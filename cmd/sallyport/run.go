@@ -75,6 +75,9 @@ func runSandbox(c *cobra.Command, inst instance, o runOptions, args []string) er
 	if o.policy == "" {
 		return usage(hint(errors.New("no policy is named: what may the sandbox reach?"), "sallyport run -p policy.yaml %s", strings.Join(args, " ")))
 	}
+	if err := mustBeUp(inst); err != nil {
+		return notRun(err)
+	}
 	spec, err := runSpec(c, inst, o, args)
 	if err != nil {
 		return err
@@ -189,11 +192,15 @@ func asker() launcher.Asker {
 	return a
 }
 
+func mustBeUp(inst instance) error {
+	if _, up := supervisorPID(inst); !up {
+		return hint(fmt.Errorf("instance %q is not up", inst.name), "in another terminal: sallyport up")
+	}
+	return nil
+}
+
 // openLauncher returns a launcher for one run.
 func openLauncher(ctx context.Context, inst instance, stderr io.Writer, verbose bool) (*launcher.Launcher, error) {
-	if _, up := supervisorPID(inst); !up {
-		return nil, hint(fmt.Errorf("instance %q is not up", inst.name), "in another terminal: sallyport up")
-	}
 	who, err := lookupAccounts()
 	if err != nil {
 		return nil, err
