@@ -80,10 +80,10 @@ type Network struct {
 	cfg Config
 	ns  *os.File // the gateway's namespace, held open so that it cannot be swapped below us
 
-	ip4   *iptables.IPTables
-	ip6   *iptables.IPTables // nil if the kernel has no IPv6
-	nflog bool
-	print layout // what iptables prints for the wanted tables; see reference
+	ip4     *iptables.IPTables
+	ip6     *iptables.IPTables // nil if the kernel has no IPv6
+	nflog   bool
+	printed layout // what iptables prints for the wanted tables; see reference
 
 	mu    sync.Mutex              // held while the namespace is changed, with a lock on ns for other processes
 	after func(step string) error // called after each step of Create, before its error is looked at; nil outside tests

@@ -9,13 +9,14 @@ import (
 )
 
 // addCell writes a cell's chains and then the jumps to them: until the jump, its
-// packets meet the DROP at the end of the chain that would jump.
+// packets meet the DROP at the end of the chain that would jump. There must be
+// none of either before.
 func (n *Network) addCell(cell Cell) error {
 	for _, c := range n.cfg.cellChains(cell, n.nflog) {
 		if err := n.fill(c); err != nil {
 			return err
 		}
-		if err := n.ip4.AppendUnique(c.table, dispatchChain, dispatch(cell.ID)...); err != nil {
+		if err := n.ip4.Append(c.table, dispatchChain, dispatch(cell.ID)...); err != nil {
 			return writing(c.table, dispatchChain, dispatch(cell.ID), err)
 		}
 	}

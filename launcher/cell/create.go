@@ -152,16 +152,42 @@ func (n *Network) makeLink(h links, c Cell) error {
 	if err := h.LinkAdd(port); err != nil {
 		return err
 	}
-	// Isolated: a second port, should a cell ever have one, is no way to a
-	// neighbour. No learning: with one port there is nothing to learn, and a
-	// flood of forged addresses fills no table.
-	if err := errors.Join(h.LinkSetIsolated(port, true), h.LinkSetLearning(port, false)); err != nil {
-		return err
-	}
-	if err := apply(interfaceSettings(attrs.Name)); err != nil {
+	if err := hardenPort(h, port); err != nil {
 		return err
 	}
 	return h.LinkSetUp(port)
+}
+
+// hardenPort sets what makes the bridge's end of a link a dead end. Isolated: a
+// second port, should a cell ever have one, is no way to a neighbour. No
+// learning: with one port there is nothing to learn, and a flood of forged
+// addresses fills no table.
+func hardenPort(h links, port netlink.Link) error {
+	return errors.Join(
+		h.LinkSetIsolated(port, true),
+		h.LinkSetLearning(port, false),
+		h.LinkSetHairpin(port, false),
+		apply(interfaceSettings(port.Attrs().Name)),
+	)
+}
+
+// repairLinks puts right what can be changed on a cell's links while they are in
+// use. A port that is missing or on another bridge stays so: that cell is cut
+// off, and Verify says it.
+func repairLinks(h links, c Cell) error {
+	if err := apply(interfaceSettings(c.Bridge)); err != nil {
+		return err
+	}
+	port, err := h.LinkByName(portPrefix + c.ID)
+	switch {
+	case missing(err):
+		return nil
+	case err != nil:
+		return err
+	case port.Attrs().MasterIndex == 0: // on no bridge, these are not to be set
+		return apply(interfaceSettings(port.Attrs().Name))
+	}
+	return hardenPort(h, port)
 }
 
 // raiseSandbox runs in the sandbox's namespace.

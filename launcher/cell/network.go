@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -32,52 +33,66 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 	if err := n.reference(); err != nil {
 		return nil, fmt.Errorf("trying the rules in a namespace of their own: %w", err)
 	}
-	if n.ns, err = openGateway(ctx, cfg.Name); err != nil {
+	made := false
+	if n.ns, made, err = openGateway(ctx, cfg.Name); err != nil {
 		return nil, fmt.Errorf("opening namespace %q: %w", cfg.Name, err)
 	}
-	if err := n.change(ctx, n.repair); err != nil {
-		return nil, errors.Join(fmt.Errorf("setting up namespace %q: %w", cfg.Name, err), n.ns.Close())
+	if err := n.Repair(ctx); err != nil {
+		if made { // leave nothing behind; one that was there before is not ours to remove
+			err = errors.Join(err, n.Destroy(context.WithoutCancel(ctx)))
+		}
+		return nil, errors.Join(err, n.ns.Close())
 	}
 	return n, nil
 }
 
+// Repair puts right what Verify finds in the namespace and in whole cells, as
+// Open does.
+func (n *Network) Repair(ctx context.Context) error {
+	if err := n.change(ctx, n.repair); err != nil {
+		return fmt.Errorf("setting up namespace %q: %w", n.cfg.Name, err)
+	}
+	return nil
+}
+
 // openGateway opens the named namespace, making it if there is none.
-func openGateway(ctx context.Context, name string) (*os.File, error) {
+func openGateway(ctx context.Context, name string) (ns *os.File, made bool, err error) {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	dir, err := os.Open(netnsDir)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer dir.Close()
 	// Locked, so that the file that one process has made and not yet mounted on
 	// is not another's left-over.
 	unlock, err := lockFile(ctx, dir)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer unlock()
 
-	ns, err := openNetns(name)
+	ns, err = openNetns(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		make := func() error { return apply(gatewaySettings()) }
-		if err := errors.Join(removeNetns(name), makeNetns(name, make)); err != nil {
-			return nil, err
+		made = true
+		prepare := func() error { return apply(gatewaySettings()) }
+		if err := errors.Join(removeNetns(name), makeNetns(name, prepare)); err != nil {
+			return nil, false, err
 		}
 		ns, err = openNetns(name)
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	own, err := isOwnNetns(ns)
 	if err == nil && own {
 		err = fmt.Errorf("%s is this program's own namespace: its tables are not ours to write; choose another name", ns.Name())
 	}
 	if err != nil {
-		return nil, errors.Join(err, ns.Close())
+		return nil, false, errors.Join(err, ns.Close())
 	}
-	return ns, nil
+	return ns, made, nil
 }
 
 // repair makes the namespace what it must be, and reads it back.
@@ -103,14 +118,14 @@ func (n *Network) repair() error {
 		return err
 	}
 	for _, c := range cells {
-		if err := apply(interfaceSettings(c.Bridge)); err != nil {
+		if err := repairLinks(h, c); err != nil {
 			return err
 		}
 	}
 	if err := n.reconcile(cells); err != nil {
 		return err
 	}
-	return errors.Join(check(gatewaySettings()), n.checkIPv6Policies())
+	return errors.Join(check(gatewaySettings()), n.checkIPv6())
 }
 
 // enoughFlows refuses a machine on which one cell could fill the table of flows
@@ -146,7 +161,7 @@ func (n *Network) Verify(ctx context.Context) error {
 			h.strangeLinks(),
 			h.strangeRoutes(),
 			check(gatewaySettings()),
-			n.checkIPv6Policies(),
+			n.checkIPv6(),
 		}
 		cells, halves, err := n.cells(h)
 		errs = append(errs, err)
@@ -216,11 +231,14 @@ func (n *Network) Counters(ctx context.Context, id string) (Bypass, error) {
 }
 
 // Listen makes a listening socket inside the namespace. network is tcp or udp,
-// address as for net.Listen with a literal IPv4 address or none: a name would be
-// looked up. The file works in whatever process it is handed to, in any
+// address is a port with an IPv4 address or none before it. The file works in whatever process it is handed to, in any
 // namespace; getsockopt SO_ORIGINAL_DST on what it accepts does too, since both
 // act on the socket's own namespace.
 func (n *Network) Listen(ctx context.Context, network, address string) (*os.File, error) {
+	// A name would be looked up, on whatever thread.
+	if host, _, err := net.SplitHostPort(address); err != nil || host != "" && !isIPv4(host) {
+		return nil, fmt.Errorf("listening on %q: want a port, with an IPv4 address or none", address)
+	}
 	var f *os.File
 	err := n.look(ctx, func() (err error) {
 		var lc net.ListenConfig
@@ -247,4 +265,9 @@ func (n *Network) Listen(ctx context.Context, network, address string) (*os.File
 		return nil, fmt.Errorf("listening in namespace %q: %w", n.cfg.Name, err)
 	}
 	return f, nil
+}
+
+func isIPv4(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.Is4()
 }

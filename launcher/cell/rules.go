@@ -155,7 +155,7 @@ var templateCell = Cell{
 func (n *Network) wanted(cells []Cell) layout {
 	want := layout{}
 	template := chainName(templateCell.ID)
-	for table, chains := range n.print {
+	for table, chains := range n.printed {
 		want[table] = map[string][]string{}
 		for name, lines := range chains {
 			if name != template && name != dispatchChain {
@@ -166,7 +166,7 @@ func (n *Network) wanted(cells []Cell) layout {
 		if !ok {
 			continue
 		}
-		want[table][dispatchChain] = dispatched[:1]
+		want[table][dispatchChain] = slices.Clone(dispatched[:1])
 		for _, cell := range cells {
 			// The reference's only dispatch rule is the template's.
 			want[table][dispatchChain] = append(want[table][dispatchChain], asCell(cell, dispatched[1:])...)

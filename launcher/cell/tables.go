@@ -37,7 +37,7 @@ func openTables() (ip4, ip6 *iptables.IPTables, err error) {
 // anything real has been touched.
 func (n *Network) reference() error {
 	return insideNew(func() error {
-		if err := n.setIPv6Policies(); err != nil {
+		if err := n.closeIPv6(); err != nil {
 			return err
 		}
 		n.nflog = n.hasNFLOG()
@@ -48,20 +48,15 @@ func (n *Network) reference() error {
 			return err
 		}
 		var err error
-		n.print, err = n.read()
+		n.printed, err = n.read()
 		return err
 	})
 }
 
 // hasNFLOG tries the one rule that we can do without.
 func (n *Network) hasNFLOG() bool {
-	const trial = "sp-trial"
-	if n.ip4.NewChain("filter", trial) != nil {
-		return false
-	}
-	ok := n.ip4.Append("filter", trial, "-m", "limit", "--limit", "10/sec", "-j", "NFLOG",
-		"--nflog-group", nflogGroup, "--nflog-prefix", "trial") == nil
-	return n.ip4.ClearAndDeleteChain("filter", trial) == nil && ok
+	trial := args("-m limit --limit 10/sec -j NFLOG --nflog-group", nflogGroup, "--nflog-prefix", "trial")
+	return n.ip4.Append("filter", "FORWARD", trial...) == nil && n.ip4.Delete("filter", "FORWARD", trial...) == nil
 }
 
 var counters = regexp.MustCompile(` -c (\d+) (\d+)`)
@@ -106,8 +101,10 @@ func (n *Network) reconcile(cells []Cell) error {
 		return err
 	}
 	want := n.wanted(cells)
-	if err := n.setIPv6Policies(); err != nil {
-		return err
+	if n.checkIPv6() != nil {
+		if err := n.closeIPv6(); err != nil {
+			return err
+		}
 	}
 	if len(diff(want, got)) == 0 {
 		return nil
@@ -149,18 +146,15 @@ func (n *Network) setBase(got layout) error {
 	}
 	for _, c := range n.cfg.baseChains() {
 		have := got[c.table][c.name]
-		if c.name == dispatchChain { // its rules come and go with the cells
-			if have == nil {
-				if err := n.ip4.NewChain(c.table, c.name); err != nil {
-					return writing(c.table, c.name, nil, err)
-				}
-			}
-			continue
+		var err error
+		switch {
+		case have == nil:
+			err = n.fill(c)
+		case c.name == dispatchChain: // its rules come and go with the cells
+		case !slices.Equal(have, n.printed[c.table][c.name]):
+			err = n.swap(c)
 		}
-		if have != nil && slices.Equal(have, n.print[c.table][c.name]) {
-			continue
-		}
-		if err := n.swap(c, have != nil); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -173,10 +167,7 @@ func (n *Network) setBase(got layout) error {
 }
 
 // swap builds c anew and puts it in the place of the old one.
-func (n *Network) swap(c chain, exists bool) error {
-	if !exists {
-		return n.fill(c)
-	}
+func (n *Network) swap(c chain) error {
 	spare := chain{c.table, c.name + spareSuffix, c.rules}
 	if err := n.fill(spare); err != nil {
 		return err
@@ -204,32 +195,20 @@ func (n *Network) setHook(h hook) error {
 	if err != nil {
 		return fmt.Errorf("reading table %s: %w", h.table, err)
 	}
-	count := 0
-	first := ""
-	for _, line := range lines {
-		if strings.HasPrefix(line, "-A") {
-			if count == 0 {
-				first = line
-			}
-			count++
-		}
+	rules := slices.DeleteFunc(lines, func(line string) bool { return !strings.HasPrefix(line, "-A") })
+	keep := min(len(h.rule), 1)
+	switch {
+	case keep == 0:
+	case len(rules) == 0:
+		err = n.ip4.Append(h.table, h.name, h.rule...)
+	case rules[0] != "-A "+h.name+" "+strings.Join(h.rule, " "):
+		err = n.ip4.Replace(h.table, h.name, 1, h.rule...)
 	}
-	if len(h.rule) > 0 {
-		want := "-A " + h.name + " " + strings.Join(h.rule, " ")
-		switch {
-		case count == 0:
-			err, count = n.ip4.Append(h.table, h.name, h.rule...), 1
-		case first != want:
-			err = n.ip4.Replace(h.table, h.name, 1, h.rule...)
-		}
-		if err != nil {
-			return writing(h.table, h.name, h.rule, err)
-		}
+	for i := len(rules); err == nil && i > keep; i-- {
+		err = n.ip4.DeleteById(h.table, h.name, i)
 	}
-	for ; count > min(len(h.rule), 1); count-- {
-		if err := n.ip4.DeleteById(h.table, h.name, count); err != nil {
-			return writing(h.table, h.name, nil, err)
-		}
+	if err != nil {
+		return writing(h.table, h.name, h.rule, err)
 	}
 	return nil
 }
@@ -272,10 +251,13 @@ func writing(table, chain string, r rule, err error) error {
 		table, chain, strings.Join(r, " "), err, hint)
 }
 
-// setIPv6Policies closes what the sysctls have switched off already.
-func (n *Network) setIPv6Policies() error {
+// closeIPv6 closes what the sysctls have switched off already.
+func (n *Network) closeIPv6() error {
 	if n.ip6 == nil {
 		return nil
+	}
+	if err := errors.Join(n.ip6.ClearAll(), n.ip6.DeleteAll()); err != nil {
+		return fmt.Errorf("clearing IPv6 rules: %w", err)
 	}
 	for _, name := range []string{"INPUT", "FORWARD", "OUTPUT"} {
 		if err := n.ip6.ChangePolicy("filter", name, "DROP"); err != nil {
@@ -285,8 +267,8 @@ func (n *Network) setIPv6Policies() error {
 	return nil
 }
 
-// checkIPv6Policies says what is not closed.
-func (n *Network) checkIPv6Policies() error {
+// checkIPv6 says what is not closed.
+func (n *Network) checkIPv6() error {
 	if n.ip6 == nil {
 		return nil
 	}
