@@ -190,6 +190,7 @@ func goldens() []audit.Record {
 		in(audit.CellDown, audit.Record{}),
 		{Kind: audit.Gap, Error: "write: no space left on device", Data: json.RawMessage(`{"cause":"refused","refused":3}`)},
 		{Kind: audit.LogClose},
+		{Kind: audit.Anchor, Error: "a checkpoint did not reach the anchor: no route"},
 	}
 	for i := range recs {
 		recs[i].Schema, recs[i].Seq, recs[i].Time = audit.Schema, uint64(i), at.Add(time.Duration(i)*time.Millisecond)

@@ -1,6 +1,7 @@
 package audit_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,6 +25,8 @@ type faultFS struct {
 	when when
 	left int // how many more times it fails; -1 is for ever
 	hits int
+
+	written [][]byte // to segments
 }
 
 type when int
@@ -51,6 +54,14 @@ func (f *faultFS) hit(op, path string) (when, bool) {
 	return f.when, true
 }
 
+func (f *faultFS) note(p []byte, path string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if filepath.Ext(path) == ".jsonl" {
+		f.written = append(f.written, bytes.Clone(p))
+	}
+}
+
 func (f *faultFS) open(path string, flag int, perm fs.FileMode) (audit.File, error) {
 	if _, ok := f.hit("open", path); ok {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: syscall.EIO}
@@ -71,6 +82,7 @@ type faultFile struct {
 func (f *faultFile) WriteAt(p []byte, off int64) (int, error) {
 	w, ok := f.fs.hit("write", f.path)
 	if !ok {
+		f.fs.note(p, f.path)
 		return f.File.WriteAt(p, off)
 	}
 	n := 0
@@ -242,6 +254,40 @@ func testFault(t *testing.T, cfg audit.Config, fsys *faultFS, op, file string, w
 	mustClose(t, l)
 	if k := kinds(records(t, cfg.Dir)); len(k) != len(recs)+2 {
 		t.Errorf("opening and closing added %d records, want 2", len(k)-len(recs))
+	}
+}
+
+// TestFailedSyncIsWrittenAgain: a kernel may drop what it could not write, and
+// call the next sync a success. So after a failure the bytes are written anew
+// before they are synced, and only then signed.
+func TestFailedSyncIsWrittenAgain(t *testing.T) {
+	var fsys faultFS
+	cfg := config(t).WithOpener(fsys.open)
+	l := mustOpen(t, cfg)
+	mustAppend(t, l, admit(1), admit(2))
+	fsys.arm("sync", ".jsonl", before, 1)
+	if _, err := l.Checkpoint(t.Context()); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("Checkpoint = %v, want EIO", err)
+	}
+	path := filepath.Join(cfg.Dir, "000000000000.jsonl")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fsys.mu.Lock()
+	fsys.written = nil
+	fsys.mu.Unlock()
+	mustAppend(t, l, admit(3))
+	fsys.mu.Lock()
+	again := fsys.written
+	fsys.mu.Unlock()
+	open := bytes.IndexByte(good, '\n') + 1 // log.open was synced when the log began
+	if len(again) == 0 || !bytes.Equal(again[0], good[open:]) {
+		t.Errorf("after the failed sync %q was written, want first %q again", again, good[open:])
+	}
+	mustClose(t, l)
+	if r := mustVerify(t, cfg, l.Verifier()); !r.Whole() {
+		t.Errorf("Verify: %v", r)
 	}
 }
 

@@ -67,6 +67,13 @@ type Config struct {
 	Origin      string        // name of a new log in its checkpoints; default sallyport.internal/audit/ and a random tag
 	Version     string        // of the program, for log.open
 
+	// Anchor takes each new checkpoint to where this machine cannot change it
+	// again. One goroutine calls it; what was signed while it was busy is left
+	// out but for the newest. After an error it is called again every Interval,
+	// and a record of kind anchor says so, as another does when it succeeds
+	// again. It has to return by itself: Close waits for it. Default: none.
+	Anchor func(checkpoint []byte) error
+
 	open opener // the file system, for tests
 }
 
@@ -111,8 +118,9 @@ type Log struct {
 
 	marks *marks // signed checkpoints
 
-	stop    chan struct{}
-	stopped chan struct{}
+	stop    chan struct{} // closed to end the goroutines
+	running sync.WaitGroup
+	fresh   chan struct{} // cap 1: there is a checkpoint for the anchor
 }
 
 const (
@@ -155,11 +163,14 @@ func Open(cfg Config) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{cfg: cfg, sha: sha256.New(), ids: newIDSource(), stop: make(chan struct{}), stopped: make(chan struct{})}
+	l := &Log{cfg: cfg, sha: sha256.New(), ids: newIDSource(), stop: make(chan struct{}), fresh: make(chan struct{}, 1)}
 	if err := l.open(); err != nil {
 		return nil, errors.Join(err, l.release())
 	}
-	go l.run()
+	l.running.Go(l.run)
+	if cfg.Anchor != nil {
+		l.running.Go(l.ship)
+	}
 	return l, nil
 }
 
@@ -215,7 +226,6 @@ func mustJSON(v any) json.RawMessage {
 // run signs checkpoints, and tries to go on after a fault even if nobody
 // appends.
 func (l *Log) run() {
-	defer close(l.stopped)
 	tick := time.NewTicker(l.cfg.Interval)
 	defer tick.Stop()
 	for {
@@ -244,11 +254,17 @@ func (l *Log) Close() error {
 	l.mu.Unlock()
 
 	close(l.stop)
-	<-l.stopped
+	l.running.Wait()
 	rec := Record{Kind: LogClose}
 	err := l.submitLast(&rec)
+	var last []byte
 	if err == nil {
-		_, err = l.mark()
+		last, err = l.mark()
+	}
+	if err == nil && l.cfg.Anchor != nil {
+		if anchorErr := l.cfg.Anchor(last); anchorErr != nil {
+			err = fmt.Errorf("the log is whole, but its last checkpoint did not reach the anchor: %w", anchorErr)
+		}
 	}
 	if err = errors.Join(err, l.release()); err != nil {
 		return fmt.Errorf("closing the audit log: %w", err)

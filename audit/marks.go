@@ -95,6 +95,10 @@ func (l *Log) markLocked() ([]byte, error) {
 		return nil, fmt.Errorf("keeping the checkpoint beside the key: %w", err)
 	}
 	m.anchored = true
+	select {
+	case l.fresh <- struct{}{}:
+	default: // ship will find the newest
+	}
 	return m.msg, nil
 }
 

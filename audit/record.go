@@ -24,6 +24,7 @@ const (
 	Credential Kind = "credential" // use, refusal, leak
 	Bypass     Kind = "bypass"     // packets that went for another way out
 	Gap        Kind = "gap"        // records that are known to be missing
+	Anchor     Kind = "anchor"     // checkpoints do not reach their anchor, or do again
 )
 
 // Schema is the version of the record format.

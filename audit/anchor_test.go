@@ -1,0 +1,114 @@
+package audit_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sallyport/audit"
+	"sallyport/audit/verify"
+)
+
+// anchor keeps what reaches it, and fails on cue.
+type anchor struct {
+	mu   sync.Mutex
+	fail bool
+	last []byte
+}
+
+func (a *anchor) take(msg []byte) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.fail {
+		return errors.New("no route")
+	}
+	a.last = bytes.Clone(msg)
+	return nil
+}
+
+func (a *anchor) set(fail bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fail = fail
+}
+
+func (a *anchor) newest() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last
+}
+
+func TestAnchorGetsCheckpointsAndTellsWhenBehind(t *testing.T) {
+	var a anchor
+	cfg := config(t)
+	cfg.Interval, cfg.Anchor = time.Millisecond, a.take
+	l := mustOpen(t, cfg)
+	told := func(want string) func() bool {
+		return func() bool {
+			return slices.ContainsFunc(records(t, cfg.Dir), func(r audit.Record) bool {
+				return r.Kind == audit.Anchor && strings.Contains(r.Error+string(r.Data), want)
+			})
+		}
+	}
+	eventually(t, func() bool { return a.newest() != nil })
+	a.set(true)
+	mustAppend(t, l, admit(1))
+	eventually(t, told("no route"))
+	if err := l.Ready(); err != nil {
+		t.Errorf("Ready while the anchor is behind: %v", err)
+	}
+	a.set(false)
+	eventually(t, told("behind_since"))
+	mustClose(t, l)
+	r, err := verify.Verify(cfg.Dir, l.Verifier(), verify.Options{Anchors: [][]byte{a.newest()}})
+	if err != nil || !r.Whole() || r.Anchors != 1 {
+		t.Errorf("Verify against the anchor: %+v, %v", r, err)
+	}
+	msgs := 0
+	for _, r := range records(t, cfg.Dir) {
+		if r.Kind == audit.Anchor {
+			msgs++
+		}
+	}
+	if msgs != 2 {
+		t.Errorf("%d anchor records, want one when it fell behind and one when it caught up", msgs)
+	}
+}
+
+func TestCloseTellsThatTheAnchorIsBehind(t *testing.T) {
+	a := anchor{fail: true}
+	cfg := config(t)
+	cfg.Anchor = a.take
+	l := mustOpen(t, cfg)
+	if err := l.Close(); err == nil || !strings.Contains(err.Error(), "did not reach the anchor") {
+		t.Errorf("Close = %v, want that the anchor is behind", err)
+	}
+	if r := mustVerify(t, cfg, l.Verifier()); !r.Whole() {
+		t.Errorf("Verify: %v", r)
+	}
+}
+
+func TestAnchorFile(t *testing.T) {
+	path := filepath.Join(tempDir(t), "anchor")
+	cfg := config(t)
+	cfg.Anchor = audit.AnchorFile(path)
+	l := mustOpen(t, cfg)
+	mustAppend(t, l, admit(1))
+	mustClose(t, l)
+	msg, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := verify.Verify(cfg.Dir, l.Verifier(), verify.Options{Anchors: [][]byte{msg}}); err != nil || r.Covered != r.Records {
+		t.Errorf("Verify = %+v, %v", r, err)
+	}
+	if err := audit.AnchorFile(filepath.Join(path, "below"))(msg); err == nil {
+		t.Error("AnchorFile below a file = nil, want an error")
+	}
+}
