@@ -18,7 +18,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -101,26 +100,35 @@ func New(cfg Config) (*Dialer, error) {
 			return nil, fmt.Errorf("dial: resolver %v is not an address and a port", r)
 		}
 	}
-	named := map[netip.Addr]bool{}
-	hosts := make(map[target.Name][]netip.Addr, len(cfg.Hosts))
-	for name, addrs := range cfg.Hosts {
-		if name.IsZero() || len(addrs) == 0 {
-			return nil, fmt.Errorf("dial: host %q needs a name and an address", name)
-		}
-		for _, a := range addrs {
-			if !a.IsValid() || a.Zone() != "" {
-				return nil, fmt.Errorf("dial: host %q: %v is not an address without a zone", name, a)
-			}
-			hosts[name] = append(hosts[name], a.Unmap())
-			named[a.Unmap()] = true
-		}
+	hosts, named, err := readHosts(cfg.Hosts)
+	if err != nil {
+		return nil, err
 	}
 	cfg.Hosts, cfg.Resolvers = hosts, slices.Clone(cfg.Resolvers)
 	return &Dialer{
 		cfg:      cfg,
 		resolver: newResolver(cfg.Resolvers, cfg.Now, t.Resolve),
-		own:      &ownAddrs{now: cfg.Now, named: maps.Clone(named)},
+		own:      &ownAddrs{now: cfg.Now, named: named},
 	}, nil
+}
+
+// readHosts copies the table of hosts in the one spelling of addresses, and
+// returns all of these as well.
+func readHosts(in map[target.Name][]netip.Addr) (hosts map[target.Name][]netip.Addr, all map[netip.Addr]bool, err error) {
+	hosts, all = make(map[target.Name][]netip.Addr, len(in)), map[netip.Addr]bool{}
+	for name, addrs := range in {
+		if name.IsZero() || len(addrs) == 0 {
+			return nil, nil, fmt.Errorf("dial: host %q needs a name and an address", name)
+		}
+		for _, a := range addrs {
+			if !a.IsValid() || a.Zone() != "" {
+				return nil, nil, fmt.Errorf("dial: host %q: %v is not an address without a zone", name, a)
+			}
+			hosts[name] = append(hosts[name], a.Unmap())
+			all[a.Unmap()] = true
+		}
+	}
+	return hosts, all, nil
 }
 
 // Dial opens a TCP connection to the place that p admits. The address dialled

@@ -61,7 +61,7 @@ func exchangeOne(ctx context.Context, server netip.AddrPort, q *dns.Msg) (*dns.M
 		return nil, fmt.Errorf("writing a query: %w", err)
 	}
 	// A connected socket: the kernel drops what does not come from the server.
-	c, err := socket.DialUDP(ctx, "udp", netip.AddrPort{}, server)
+	c, err := new(net.Dialer).DialUDP(ctx, "udp", netip.AddrPort{}, server)
 	if err != nil {
 		return nil, err
 	}

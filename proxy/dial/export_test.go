@@ -17,6 +17,9 @@ const MaxTTL = maxTTL
 // MaxCached bounds the names that are kept.
 const MaxCached = maxCached
 
+// PoolsPerCell bounds the sets of addresses for which connections are kept.
+const PoolsPerCell = poolsPerCell
+
 // ReadAnswer returns the addresses that a message has for a name.
 func ReadAnswer(m *dns.Msg, name target.Name, qtype uint16) []netip.Addr {
 	return read(m, name, qtype).addrs

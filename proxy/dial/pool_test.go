@@ -1,10 +1,15 @@
 package dial_test
 
 import (
+	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"testing"
 
+	"go.uber.org/goleak"
+
+	"sallyport/proxy/dial"
 	"sallyport/rules/gate"
 	"sallyport/test/lab"
 )
@@ -112,5 +117,62 @@ func TestManyConnectionsStayOpen(t *testing.T) {
 	// next request: fewer are possible, more are not.
 	if got := s.Connections(); got > n {
 		t.Errorf("%d connections for %d requests at a time", got, n)
+	}
+}
+
+// TestCloseLeavesNothing: no connection and no goroutine, h1 or h2.
+func TestCloseLeavesNothing(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	w := newWorld(t, ok, nil)
+	w.resolver.Set("ok.test", "A 11.7.7.7")
+	s := w.site("ok.test", okAddr, nil)
+	for _, u := range []string{"http://ok.test/", "https://ok.test/"} {
+		resp, err := w.get(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body(t, resp)
+	}
+	w.Close()
+	_ = s.Close()
+	_ = w.resolver.Close()
+}
+
+// TestPoolsAreBounded: a name whose addresses change all the time does not
+// leave a pool for each.
+func TestPoolsAreBounded(t *testing.T) {
+	w := newWorld(t, ok, nil)
+	const sets = 80
+	open := make(chan int, 4*sets)
+	for i := range sets {
+		addr := netip.AddrFrom4([4]byte{11, 7, 7, byte(100 + i)})
+		s := lab.NewSite("ok.test", addr)
+		t.Cleanup(func() { _ = s.Close() })
+		if err := s.Serve(80, &http.Server{
+			Handler: http.NotFoundHandler(),
+			ConnState: func(_ net.Conn, st http.ConnState) {
+				if st == http.StateClosed {
+					open <- i
+				}
+			},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		w.resolver.Set(fmt.Sprintf("n%d.wild.test", i), "A "+addr.String())
+		resp, err := w.get(fmt.Sprintf("http://n%d.wild.test/", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body(t, resp)
+	}
+	// Those that have been unused for the longest time are closed.
+	closed := map[int]bool{}
+	for range sets - dial.PoolsPerCell {
+		closed[<-open] = true
+	}
+	for i := range sets - dial.PoolsPerCell {
+		if !closed[i] {
+			t.Errorf("pool %d was not closed; %v were", i, closed)
+		}
 	}
 }

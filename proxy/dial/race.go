@@ -11,13 +11,10 @@ import (
 // beside it: RFC 8305 section 8, Connection Attempt Delay.
 const attemptDelay = 250 * time.Millisecond
 
-// socket opens every upstream connection. Keep-alive costs two system calls
-// here instead of five: the interval and the count stay the kernel's.
-var socket = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
-	Enable: true, Idle: time.Minute, Interval: -1, Count: -1,
-}}
-
+// connectOne opens every TCP connection of this package. Keep-alive costs two
+// system calls instead of five: the interval and the count stay the kernel's.
 func connectOne(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
+	socket := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: -1, Count: -1}}
 	return socket.DialTCP(ctx, "tcp", netip.AddrPort{}, to)
 }
 

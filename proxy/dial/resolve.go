@@ -166,26 +166,7 @@ type answer struct {
 func read(m *dns.Msg, name target.Name, qtype uint16) answer {
 	a := answer{last: name, ttl: maxTTL}
 	for range maxAliases + 1 {
-		var alias *dns.CNAME
-		for _, rr := range m.Answer {
-			h := rr.Header()
-			owner, err := target.ParseName(h.Name)
-			if err != nil || owner != a.last || h.Class != dns.ClassINET {
-				continue
-			}
-			switch rr := rr.(type) {
-			case *dns.CNAME:
-				alias = rr
-				continue
-			case *dns.A:
-				a.add(rr.A, qtype == dns.TypeA)
-			case *dns.AAAA:
-				a.add(rr.AAAA, qtype == dns.TypeAAAA)
-			default:
-				continue
-			}
-			a.ttl = min(a.ttl, seconds(h.Ttl))
-		}
+		alias := a.collect(m, qtype)
 		if len(a.addrs) > 0 || a.err != nil || alias == nil {
 			return a
 		}
@@ -198,6 +179,31 @@ func read(m *dns.Msg, name target.Name, qtype uint16) answer {
 	}
 	a.err = errors.New("too many aliases")
 	return a
+}
+
+// collect takes the records of the name that a has come to, and returns its
+// alias if it has one.
+func (a *answer) collect(m *dns.Msg, qtype uint16) (alias *dns.CNAME) {
+	for _, rr := range m.Answer {
+		h := rr.Header()
+		owner, err := target.ParseName(h.Name)
+		if err != nil || owner != a.last || h.Class != dns.ClassINET {
+			continue
+		}
+		switch rr := rr.(type) {
+		case *dns.CNAME:
+			alias = rr
+			continue
+		case *dns.A:
+			a.add(rr.A, qtype == dns.TypeA)
+		case *dns.AAAA:
+			a.add(rr.AAAA, qtype == dns.TypeAAAA)
+		default:
+			continue
+		}
+		a.ttl = min(a.ttl, seconds(h.Ttl))
+	}
+	return alias
 }
 
 // add keeps an address in its one spelling. One that is none spoils the answer.

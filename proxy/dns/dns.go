@@ -53,6 +53,30 @@ type Config struct {
 	Idle     time.Duration // a TCP connection without a whole query: 10 s
 }
 
+func (cfg Config) withDefaults() (Config, error) {
+	for _, f := range []struct {
+		n   *int
+		def int
+	}{{&cfg.Rate, 200}, {&cfg.Burst, 400}, {&cfg.Conns, 16}, {&cfg.Workers, 64}, {&cfg.AllConns, 512}} {
+		if *f.n < 0 {
+			return cfg, errors.New("dns: a limit is negative")
+		}
+		if *f.n == 0 {
+			*f.n = f.def
+		}
+	}
+	if cfg.TTL == 0 {
+		cfg.TTL = 30 * time.Second
+	}
+	if cfg.Idle == 0 {
+		cfg.Idle = 10 * time.Second
+	}
+	if cfg.TTL < time.Second || cfg.TTL > time.Hour || cfg.Idle < 0 {
+		return cfg, errors.New("dns: a time is out of bounds")
+	}
+	return cfg, nil
+}
+
 // Server answers queries. It is safe for use by many goroutines.
 type Server struct {
 	cfg   Config
@@ -67,25 +91,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Gate == nil || cfg.CellOf == nil || cfg.Names == nil || cfg.Now == nil || cfg.Log == nil {
 		return nil, errors.New("dns: gate, cells, names, clock and log are all required")
 	}
-	for _, f := range []struct {
-		n   *int
-		def int
-	}{{&cfg.Rate, 200}, {&cfg.Burst, 400}, {&cfg.Conns, 16}, {&cfg.Workers, 64}, {&cfg.AllConns, 512}} {
-		if *f.n < 0 {
-			return nil, errors.New("dns: a limit is negative")
-		}
-		if *f.n == 0 {
-			*f.n = f.def
-		}
-	}
-	if cfg.TTL == 0 {
-		cfg.TTL = 30 * time.Second
-	}
-	if cfg.Idle == 0 {
-		cfg.Idle = 10 * time.Second
-	}
-	if cfg.TTL < time.Second || cfg.TTL > time.Hour || cfg.Idle < 0 {
-		return nil, errors.New("dns: a time is out of bounds")
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
 	}
 	s := &Server{
 		cfg: cfg, ttl: uint32(cfg.TTL / time.Second),

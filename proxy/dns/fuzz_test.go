@@ -3,6 +3,8 @@ package dns_test
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -83,4 +85,38 @@ func sameAsLong(t *testing.T, s *dns.Server, wire, out []byte) {
 	if diff := cmp.Diff(b.String(), a.String()); diff != "" {
 		t.Fatalf("to %x, long way and short: %s", wire, diff)
 	}
+}
+
+// FuzzNamesFile: whatever stands in a cell's file, it is refused or holds one
+// address for one name, and goes on from there.
+func FuzzNamesFile(f *testing.F) {
+	f.Add([]byte("198.18.0.1 a.test\n198.18.0.2 b.test\n198.18.0.3 c.te"))
+	f.Add([]byte("198.18.0.1 a.test\n198.18.0.1 b.test\n"))
+	f.Add([]byte("\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "one.names"), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var got [2]netip.Addr
+		for i := range got {
+			n, err := dns.NewNames(dns.NamesConfig{Dir: dir})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := n.Assign("one", name(t, "fuzz.test"))
+			if err == nil {
+				if back, ok := n.Lookup("one", a); !ok || back != name(t, "fuzz.test") {
+					t.Errorf("%v is %v", a, back)
+				}
+			}
+			got[i] = a
+			if err := n.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if got[0] != got[1] {
+			t.Errorf("first %v, after a restart %v", got[0], got[1])
+		}
+	})
 }

@@ -145,7 +145,7 @@ func (n *Names) Prune(live func(cell string) bool) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		cell, ok := strings.CutSuffix(e.Name(), fileSuffix) //nolint:forbidigo // a file's name, not a host's
+		cell, ok := strings.CutSuffix(e.Name(), fileSuffix)
 		if ok && !live(cell) {
 			errs = append(errs, n.Forget(cell))
 		}

@@ -144,7 +144,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (s *Server) converse(ctx context.Context, c net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
-	defer c.Close() //nolint:errcheck // nothing is lost: every reply is written or has failed
+	defer c.Close() // nothing is lost: every reply is written or has failed
 	client := addrPort(c.RemoteAddr())
 	in, out := make([]byte, maxQuery), make([]byte, maxQuery)
 	// One timer for the whole query: a drip of octets does not renew it.

@@ -236,7 +236,7 @@ func (s *Site) ServeConn(port uint16, f func(context.Context, net.Conn)) error {
 				s.done.Go(func() {
 					stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 					defer stop()
-					defer c.Close() //nolint:errcheck // f has written what it wanted
+					defer c.Close()
 					f(ctx, c)
 				})
 			}
