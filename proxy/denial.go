@@ -51,7 +51,9 @@ type denial struct {
 	retry    int // seconds, 0 for none
 }
 
-// kinds says how each reason is answered. A reason that is not here is a
+const notAllowed = "is not allowed"
+
+// kindOf says how each reason is answered. A reason that is not here is a
 // matter of policy: 403.
 func kindOf(r rules.Reason) (status int, class, what string) {
 	switch r {
@@ -74,7 +76,7 @@ func kindOf(r rules.Reason) (status int, class, what string) {
 	case rules.AuditUnavailable:
 		return http.StatusServiceUnavailable, "proxy_internal_error", "cannot be recorded just now, and what is not recorded is not allowed"
 	default:
-		return http.StatusForbidden, "http_request_denied", "is not allowed"
+		return http.StatusForbidden, "http_request_denied", notAllowed
 	}
 }
 
@@ -84,7 +86,11 @@ func denialOf(e *gate.DeniedError, cell string, about subject) denial {
 	d := denial{status: status, class: class, reason: string(e.Reason), id: e.ID, rule: e.Decision.Rule}
 	var b strings.Builder
 	b.WriteString("Blocked by sandbox egress policy (not a network fault): ")
-	fmt.Fprintf(&b, "%s %s for %q [%s, request %s].", about, what, cell, e.Reason, e.ID)
+	fmt.Fprintf(&b, "%s %s", about, what)
+	if what == notAllowed {
+		fmt.Fprintf(&b, " for %q", cell)
+	}
+	fmt.Fprintf(&b, " [%s, request %s].", e.Reason, e.ID)
 	switch status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		d.retry = 5

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
@@ -29,7 +30,6 @@ type exchange struct {
 	pass      gate.Pass
 	websocket bool
 	known     bool // the answer has a length
-	expects   bool // 100-continue
 
 	// The outcome.
 	status   int
@@ -39,6 +39,7 @@ type exchange struct {
 	reason   rules.Reason
 	err      error
 	badBody  atomic.Pointer[error] // why the sandbox's body could not be read
+	allSent  atomic.Bool           // the body was read to its end
 }
 
 // serveInspected answers the requests inside a terminated stream.
@@ -109,11 +110,9 @@ func (x *exchange) serve(explain bool) {
 func (x *exchange) agrees() error {
 	st := x.st
 	switch {
-	case st.endpoint.Host.IsZero(): // the explicit listener: the URI is all there is
-		if !x.form.absolute {
-			return malformed("not the absolute form that a proxy is sent")
-		}
-		return nil
+	case st.endpoint.Host.IsZero() && !x.form.absolute: // the explicit listener: CN-12
+		return malformed("not the absolute form that a proxy is sent")
+	case st.endpoint.Host.IsZero():
 	case st.reason != "":
 		return &formError{st.reason, fmt.Errorf("the server name %q is not the one of the stream", st.hello)}
 	case st.explain: // denied whatever it says; judged by the stream's place
@@ -121,8 +120,11 @@ func (x *exchange) agrees() error {
 		return nil
 	case x.form.endpoint != st.endpoint:
 		return &formError{rules.AuthorityMismatch, fmt.Errorf("authority %v", x.form.endpoint)}
-	case x.secure && x.in.TLS == nil: // HTTP/2 lets a client write another :scheme
-		return malformed("the scheme is not that of the stream")
+	}
+	if !x.secure && x.form.endpoint.Port == defaultPort(true) {
+		// CN-02: nobody speaks it there, and what was meant to be encrypted
+		// would leave in the clear.
+		return &formError{rules.ProtocolNotAllowed, errors.New("plain HTTP to the port of HTTPS")}
 	}
 	return nil
 }
@@ -157,40 +159,57 @@ func (x *exchange) subject() subject {
 	return subject{method: x.in.Method, endpoint: x.request().Endpoint, path: x.form.path, ask: x.in}
 }
 
-// bodyGrace is how long a refused request may take to send the rest of its
-// body, so that its connection can be used again.
-const bodyGrace = 5 * time.Second
+const (
+	// A refused request may take this long and send this much to end its
+	// body, so that its connection can be used again.
+	bodyGrace = 5 * time.Second
+	bodyRest  = 256 << 10
+)
 
 // answer writes a refusal or a fault instead of upstream's answer.
 func (x *exchange) answer(d denial) {
-	if x.in.ContentLength != 0 {
+	rest := x.in.ProtoMajor == 1 && x.in.ContentLength != 0
+	if rest {
 		// Say it at once, and not after the body (HT-20).
-		c := http.NewResponseController(x.w)
-		_ = c.EnableFullDuplex() // not for HTTP/2, which is so anyway
-		_ = c.SetReadDeadline(x.cfg.Now().Add(bodyGrace))
+		x.duplex()
+		_ = http.NewResponseController(x.w).SetReadDeadline(x.cfg.Now().Add(bodyGrace)) // HTTP/1 has it
 	}
+	// With much of a body to come, the connection is not worth keeping.
+	drain := rest && x.in.ContentLength > 0 && x.in.ContentLength <= bodyRest && x.in.Header.Get("Expect") == ""
 	h := x.w.Header()
 	clear(h)
 	d.header(h)
-	if x.in.ProtoMajor == 1 && (x.in.Close || d.status == http.StatusMisdirectedRequest || d.status == http.StatusBadRequest) {
+	if rest && !drain || x.in.ProtoMajor == 1 &&
+		(x.in.Close || d.status == http.StatusMisdirectedRequest || d.status == http.StatusBadRequest) {
 		h.Set("Connection", "close")
+		drain = false
 	}
 	x.status = d.write(x.w, x.in)
+	if drain {
+		_ = x.FlushError()
+		_, _ = io.CopyN(io.Discard, x.in.Body, bodyRest) // what is left over ends the connection
+	}
+}
+
+// duplex lets the answer begin before the request's body has ended. net/http
+// then does not read the rest itself, in the transport's stead. It must not do
+// so after the handler either, if the connection is to be used again: it
+// would read twice at once. So the body is at its end by then, or the answer
+// says that the connection closes.
+func (x *exchange) duplex() {
+	_ = http.NewResponseController(x.w).EnableFullDuplex() // HTTP/1 has it
 }
 
 // forward sends an admitted request on its way.
 func (x *exchange) forward() {
 	x.st.track(x.pass)
-	x.expects = x.in.Header.Get("Expect") != ""
 	if n, ok := x.form.endpoint.Host.Name(); ok && n.String() == rules.Reserved {
 		x.in = x.in.WithContext(withCell(x.ctx, x.st.cell))
 		x.cfg.Internal.ServeHTTP(x, x.in)
 		return
 	}
 	if x.in.ContentLength != 0 && x.in.ProtoMajor == 1 {
-		// Upstream may answer before it has the whole body: net/http would
-		// read the rest itself, in the transport's stead.
-		_ = http.NewResponseController(x.w).EnableFullDuplex() // HTTP/1 has it
+		x.duplex()
 	}
 	x.rp = httputil.ReverseProxy{
 		Rewrite: func(*httputil.ProxyRequest) {}, // RoundTrip does it, and sees the errors

@@ -361,8 +361,17 @@ func (l *lab) connect(ctx context.Context, hostport string) (net.Conn, error) {
 		c.Close()
 		return nil, fmt.Errorf("CONNECT: %s", resp.Status)
 	}
-	return c, nil
+	return &buffered{c, br}, nil
 }
+
+// buffered is a connection of which some was read already.
+type buffered struct {
+	net.Conn
+	br *bufio.Reader
+}
+
+func (b *buffered) Read(p []byte) (int, error) { return b.br.Read(p) }
+func (b *buffered) CloseWrite() error          { return b.Conn.(*net.TCPConn).CloseWrite() }
 
 // way is a path from the sandbox to an origin.
 type way struct {

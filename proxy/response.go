@@ -32,7 +32,7 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if err := x.receive(resp); err != nil {
-		return nil, errors.Join(err, resp.Body.Close())
+		return nil, err
 	}
 	return resp, nil
 }
@@ -93,7 +93,8 @@ func (x *exchange) gotConn(i httptrace.GotConnInfo) {
 	}
 }
 
-// receive looks at upstream's answer before the sandbox gets it.
+// receive looks at upstream's answer before the sandbox gets it. With an error
+// the answer is done with.
 func (x *exchange) receive(resp *http.Response) error {
 	cleanResponse(resp.Header)
 	if resp.StatusCode == http.StatusSwitchingProtocols {
@@ -144,6 +145,9 @@ func (x *exchange) Header() http.Header { return x.w.Header() }
 func (x *exchange) WriteHeader(code int) {
 	if code >= 200 {
 		x.status = code
+		if x.in.ContentLength != 0 && x.in.ProtoMajor == 1 && !x.allSent.Load() && x.sent.Load() != x.in.ContentLength {
+			x.w.Header().Set("Connection", "close") // see duplex
+		}
 		x.w.WriteHeader(code)
 		return
 	}
@@ -192,6 +196,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	b.x.sent.Add(int64(n))
 	switch {
 	case err == io.EOF:
+		b.x.allSent.Store(true)
 		for name := range b.trailer {
 			b.trailer[name] = b.x.in.Trailer[name]
 		}

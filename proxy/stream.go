@@ -128,6 +128,7 @@ func (st *stream) httpState(ctx context.Context, state http.ConnState) {
 func (st *stream) finish(ctx context.Context, cause error) {
 	st.once.Do(func() {
 		_ = st.conn.Close()
+		st.run.forget(st)
 		judged := st.requests.Load()
 		if !st.h2 && st.heads.Load() > judged && !st.hijacked.Load() {
 			st.refuseHead(ctx)
@@ -136,7 +137,7 @@ func (st *stream) finish(ctx context.Context, cause error) {
 		if st.opened {
 			st.record(st.pass.Done(ctx, gate.Outcome{Reason: st.reason, Err: st.because(cause), Requests: int(judged)}))
 		}
-		st.run.forget(st)
+		st.run.open.Done() // last, so that draining waits for the record
 	})
 }
 
@@ -155,6 +156,7 @@ func (st *stream) record(err error) {
 	}
 }
 
+// forget makes room for another connection.
 func (r *run) forget(st *stream) {
 	r.mu.Lock()
 	delete(r.streams, st)
@@ -162,7 +164,6 @@ func (r *run) forget(st *stream) {
 		delete(r.perCell, st.cell)
 	}
 	r.mu.Unlock()
-	r.open.Done()
 }
 
 // cut ends the stream from outside.

@@ -20,8 +20,9 @@ var errNotAsked = &upstreamError{"http_upgrade_failed", errors.New("upstream swi
 func (x *exchange) switchProtocols(resp *http.Response) error {
 	up, ok := resp.Body.(io.ReadWriteCloser)
 	if !x.websocket || !ok || !strings.EqualFold(resp.Header.Get("Upgrade"), "websocket") {
-		return errNotAsked
+		return errors.Join(errNotAsked, resp.Body.Close())
 	}
+	defer up.Close()
 	client, rw, err := http.NewResponseController(x.w).Hijack()
 	if err != nil {
 		return fmt.Errorf("taking over the client's connection: %w", err)
@@ -31,16 +32,16 @@ func (x *exchange) switchProtocols(resp *http.Response) error {
 	resp.Body = nil // so that Write writes the head alone
 	if err := errors.Join(resp.Write(rw), rw.Flush()); err != nil {
 		x.err = fmt.Errorf("answering the client: %w", err)
-		return errors.Join(errSwitched, up.Close())
+		return errSwitched
 	}
 	seen, err := rw.Reader.Peek(rw.Reader.Buffered())
 	if err != nil {
-		return errors.Join(errSwitched, err, up.Close())
+		return errors.Join(errSwitched, err)
 	}
 	sent, received, err := relay(end{client, x.st.conn.touch}, seen, up, &x.buffers)
 	x.sent.Store(sent)
 	x.received, x.err = received, err
-	return errors.Join(errSwitched, up.Close())
+	return errSwitched
 }
 
 // end is the sandbox's end of a stream that is carried as it is.

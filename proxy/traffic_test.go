@@ -1,0 +1,742 @@
+package proxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"sallyport/audit"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+)
+
+// TestWebSocket is the one upgrade: both ways, large messages, and judged like
+// any request (HW-07).
+func TestWebSocket(t *testing.T) {
+	for _, w := range ways() {
+		if w.h2 {
+			continue // a client that offers h2 opens another connection for it
+		}
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			h := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				c, err := websocket.Accept(rw, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionContextTakeover})
+				if err != nil {
+					return
+				}
+				defer c.CloseNow()
+				c.SetReadLimit(-1)
+				for {
+					kind, b, err := c.Read(r.Context())
+					if err != nil || c.Write(r.Context(), kind, b) != nil {
+						return
+					}
+				}
+			})
+			l.serveOrigin("any.test", true, h)
+			client := w.client(l)
+			opts := &websocket.DialOptions{HTTPClient: client, CompressionMode: websocket.CompressionContextTakeover}
+			for _, to := range []string{"evil.test", "ok.test"} {
+				_, resp, err := websocket.Dial(t.Context(), w.url(to, "/secret"), opts)
+				if err == nil || resp == nil || resp.StatusCode != 403 {
+					t.Errorf("HW-07: %s was not refused: %v", to, err)
+				}
+				l.log.await(t, 1)
+			}
+			wantNothingDialled(t, l)
+			c, _, err := websocket.Dial(t.Context(), w.url("any.test", "/"), opts)
+			must(t, err)
+			c.SetReadLimit(-1)
+			for _, n := range []int{1, 200, 1 << 19} {
+				msg := bytes.Repeat([]byte{'a', byte(n)}, n)
+				must(t, c.Write(t.Context(), websocket.MessageBinary, msg))
+				_, got, err := c.Read(t.Context())
+				must(t, err)
+				if !bytes.Equal(got, msg) {
+					t.Fatalf("a message of %d octets came back as %d", len(msg), len(got))
+				}
+			}
+			must(t, c.Close(websocket.StatusNormalClosure, ""))
+			got := l.log.await(t, 2)
+			if len(got) != 2 || got[1].Kind != audit.Done || got[1].Status != 101 || got[1].Sent < 1000 || got[1].Received < 1000 {
+				t.Errorf("records %+v", got)
+			}
+		})
+	}
+}
+
+// TestWebSocketCut is NW-14 for an upgraded stream.
+func TestWebSocketCut(t *testing.T) {
+	for _, w := range ways() {
+		if w.h2 {
+			continue
+		}
+		l := newLab(t)
+		l.serveOrigin("any.test", false, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			c, err := websocket.Accept(rw, r, nil)
+			if err == nil {
+				_, _, _ = c.Read(r.Context())
+				c.CloseNow()
+			}
+		}))
+		c, _, err := websocket.Dial(t.Context(), w.url("any.test", "/"), &websocket.DialOptions{HTTPClient: w.client(l)})
+		must(t, err)
+		l.detach()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if _, _, err := c.Read(ctx); err == nil || ctx.Err() != nil {
+			t.Errorf("%s: the WebSocket outlived its cell: %v", w.name, err)
+		}
+		cancel()
+		c.CloseNow()
+		if got := l.log.await(t, 2); len(got) != 2 || !strings.Contains(got[1].Error, "change of policy") {
+			t.Errorf("%s: records %+v", w.name, got)
+		}
+		_ = l.stop()
+	}
+}
+
+// TestUnaskedUpgrade is HW-02, HW-09 and HW-10: an origin that switches protocols by
+// itself is at fault, and nothing is spliced.
+func TestUnaskedUpgrade(t *testing.T) {
+	for _, w := range ways() {
+		if w.h2 {
+			continue
+		}
+		l := newLab(t)
+		l.serveOrigin("any.test", false, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			c, _, err := http.NewResponseController(rw).Hijack()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nraw bytes")
+		}))
+		for _, upgrade := range []string{"", "Connection: Upgrade\r\nUpgrade: foo\r\n", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"} {
+			c, prefix := w.raw(t, l, "any.test")
+			status, _, body := exchangeRaw(t, c, "GET "+prefix+"/ HTTP/1.1\r\nHost: any.test\r\n"+upgrade+"\r\n")
+			if status != 502 || strings.Contains(body, "raw bytes") {
+				t.Errorf("%s: %d %s", w.name, status, body)
+			}
+			c.Close()
+		}
+		_ = l.stop()
+	}
+}
+
+// TestEvents: the first event of a stream is not held back, nor the header of
+// an answer that has no body yet.
+func TestEvents(t *testing.T) {
+	for _, w := range ways() {
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			next, gone := make(chan string), make(chan struct{})
+			l.serveOrigin("any.test", w.h2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				rw.Header().Set("Content-Type", "text/event-stream")
+				rw.WriteHeader(200)
+				_ = http.NewResponseController(rw).Flush()
+				for {
+					select {
+					case s := <-next:
+						fmt.Fprintf(rw, "data: %s\n\n", s)
+						_ = http.NewResponseController(rw).Flush()
+					case <-r.Context().Done():
+						close(gone)
+						return
+					}
+				}
+			}))
+			ctx, cancel := context.WithCancel(t.Context())
+			req, err := http.NewRequestWithContext(ctx, "GET", w.url("any.test", "/"), nil)
+			must(t, err)
+			resp, err := w.client(l).Do(req)
+			must(t, err)
+			br := bufio.NewReader(resp.Body)
+			for i := range 3 {
+				next <- fmt.Sprint(i)
+				s, err := br.ReadString('\n')
+				must(t, err)
+				if s != fmt.Sprintf("data: %d\n", i) {
+					t.Errorf("event %q", s)
+				}
+				_, _ = br.ReadString('\n')
+			}
+			cancel()
+			resp.Body.Close()
+			<-gone // the origin learns that nobody listens
+			if got := l.log.await(t, 2); len(got) != 2 || got[1].Received != int64(len("data: 0\n\n")*3) {
+				t.Errorf("records %+v", got)
+			}
+		})
+	}
+}
+
+// TestLargeBodies streams both ways in constant memory (DS-07).
+func TestLargeBodies(t *testing.T) {
+	const size = 48 << 20
+	for _, w := range ways() {
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			var peak uint64
+			l.serveOrigin("any.test", w.h2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				n, _ := io.Copy(io.Discard, r.Body)
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				peak = max(peak, m.HeapInuse)
+				rw.Header().Set("X-Got", fmt.Sprint(n))
+				if r.URL.Path == "/chunked" {
+					rw.WriteHeader(200)
+					_ = http.NewResponseController(rw).Flush()
+				}
+				_, _ = io.CopyN(rw, zeroes{}, size)
+			}))
+			for _, path := range []string{"/", "/chunked"} {
+				resp, err := w.client(l).Post(w.url("any.test", path), "x/y", io.LimitReader(zeroes{}, size))
+				must(t, err)
+				n, err := io.Copy(io.Discard, resp.Body)
+				must(t, err)
+				resp.Body.Close()
+				if n != size || resp.Header.Get("X-Got") != fmt.Sprint(size) {
+					t.Errorf("%s: %d octets down, %s up", path, n, resp.Header.Get("X-Got"))
+				}
+				got := l.log.await(t, 2)
+				if len(got) != 2 || got[1].Sent != size || got[1].Received != size || got[1].Error != "" {
+					t.Errorf("records %+v", got)
+				}
+			}
+			if peak > 32<<20 {
+				t.Errorf("heap of %d MiB for a body of %d MiB", peak>>20, size>>20)
+			}
+		})
+	}
+}
+
+type zeroes struct{}
+
+func (zeroes) Read(b []byte) (int, error) { return len(b), nil }
+
+// TestExpectContinue is HT-20: a refusal comes instead of 100, before any
+// body; and what the origin says at once, too.
+func TestExpectContinue(t *testing.T) {
+	for _, w := range ways() {
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			l.serveOrigin("any.test", w.h2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/no" {
+					rw.WriteHeader(413)
+					return
+				}
+				n, _ := io.Copy(io.Discard, r.Body)
+				fmt.Fprint(rw, n)
+			}))
+			client := w.client(l)
+			for _, tt := range []struct {
+				to, path string
+				status   int
+				cont     bool
+			}{{"evil.test", "/", 403, false}, {"any.test", "/no", 413, false}, {"any.test", "/", 200, true}} {
+				cont := false
+				ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: func() { cont = true }})
+				body := &counting{r: io.LimitReader(zeroes{}, 1<<20)}
+				req, err := http.NewRequestWithContext(ctx, "POST", w.url(tt.to, tt.path), body)
+				must(t, err)
+				req.ContentLength = 1 << 20
+				req.Header.Set("Expect", "100-continue")
+				resp, err := client.Do(req)
+				must(t, err)
+				b, _ := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				// net/http does not tell a handler that an h2 request expects 100:
+				// upstream is not asked to wait then.
+				early := w.h2 && tt.path == "/no"
+				if resp.StatusCode != tt.status || !early && (cont != tt.cont || (body.n > 0) != tt.cont) {
+					t.Errorf("%s%s: %d, 100 %v, %d octets sent, %s", tt.to, tt.path, resp.StatusCode, cont, body.n, b)
+				}
+			}
+		})
+	}
+}
+
+type counting struct {
+	r io.Reader
+	n int
+}
+
+func (c *counting) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n += n
+	return n, err
+}
+
+// TestTrailers is HW-14 and HT-07: both ways, without what would route or
+// forge, and with the connection in step afterwards.
+func TestTrailers(t *testing.T) {
+	for _, w := range ways() {
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			l.serveOrigin("any.test", w.h2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				rw.Header().Set("Trailer", "X-Sum")
+				fmt.Fprintf(rw, "got %s %s", r.Trailer.Get("X-Up"), r.Trailer.Get("Authorization"))
+				rw.Header().Set("X-Sum", "42")
+				rw.Header().Set(http.TrailerPrefix+"X-Late", "yes")
+				rw.Header().Set(http.TrailerPrefix+"Sallyport-Reason", "forged")
+			}))
+			client := w.client(l)
+			for range 2 {
+				req, err := http.NewRequestWithContext(t.Context(), "POST", w.url("any.test", "/"), nil)
+				must(t, err)
+				req.Trailer = http.Header{"X-Up": nil}
+				if !w.h2 { // net/http ends the stream itself
+					req.Trailer["Authorization"] = nil
+				}
+				req.Body = io.NopCloser(&atEnd{strings.NewReader("body"), func() {
+					for name := range req.Trailer {
+						req.Trailer.Set(name, "seven")
+					}
+				}})
+				req.ContentLength = -1
+				resp, err := client.Do(req)
+				must(t, err)
+				b, err := io.ReadAll(resp.Body)
+				must(t, err)
+				resp.Body.Close()
+				if string(b) != "got seven " || resp.Trailer.Get("X-Sum") != "42" || resp.Trailer.Get("X-Late") != "yes" || resp.Trailer.Get("Sallyport-Reason") != "" {
+					t.Errorf("%q, trailer %v", b, resp.Trailer)
+				}
+			}
+		})
+	}
+}
+
+type atEnd struct {
+	r io.Reader
+	f func()
+}
+
+func (a *atEnd) Read(b []byte) (int, error) {
+	n, err := a.r.Read(b)
+	if err == io.EOF {
+		a.f()
+	}
+	return n, err
+}
+
+// TestInformational: 103 passes, without forged headers.
+func TestInformational(t *testing.T) {
+	for _, w := range ways() {
+		l := newLab(t)
+		l.serveOrigin("any.test", w.h2, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Link", "</a>")
+			rw.Header().Set("Sallyport-Reason", "forged")
+			rw.WriteHeader(103)
+			rw.Header().Del("Sallyport-Reason")
+			fmt.Fprint(rw, "ok")
+		}))
+		var early textproto.MIMEHeader
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			early = h
+			return nil
+		}})
+		req, err := http.NewRequestWithContext(ctx, "GET", w.url("any.test", "/"), nil)
+		must(t, err)
+		resp, err := w.client(l).Do(req)
+		must(t, err)
+		resp.Body.Close()
+		if early.Get("Link") != "</a>" || early.Get("Sallyport-Reason") != "" {
+			t.Errorf("%s: early header %v", w.name, early)
+		}
+		_ = l.stop()
+	}
+}
+
+// TestBidirectional is what gRPC needs: both sides speak at once over h2, the
+// status comes after the body, and a refusal is a status too.
+func TestBidirectional(t *testing.T) {
+	for _, w := range ways() {
+		if !w.h2 {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			l.serveOrigin("ok.test", true, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				rw.Header().Set("Content-Type", "application/grpc")
+				rw.WriteHeader(200)
+				_ = http.NewResponseController(rw).Flush()
+				br := bufio.NewReader(r.Body)
+				for {
+					s, err := br.ReadString('\n')
+					if err != nil {
+						break
+					}
+					fmt.Fprint(rw, "re: "+s)
+					_ = http.NewResponseController(rw).Flush()
+				}
+				rw.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+				if r.Header.Get("Te") != "trailers" {
+					rw.Header().Set(http.TrailerPrefix+"Grpc-Status", "13")
+				}
+			}))
+			client := w.client(l)
+			call := func(path string, body io.Reader) *http.Response {
+				req, err := http.NewRequestWithContext(t.Context(), "POST", w.url("ok.test", path), body)
+				must(t, err)
+				req.Header.Set("Content-Type", "application/grpc+proto")
+				req.Header.Set("Te", "trailers")
+				resp, err := client.Do(req)
+				must(t, err)
+				return resp
+			}
+			pr, pw := io.Pipe()
+			resp := call("/pkg.Service/Talk", pr)
+			br := bufio.NewReader(resp.Body)
+			for i := range 3 {
+				fmt.Fprintf(pw, "msg %d\n", i)
+				if s, err := br.ReadString('\n'); s != fmt.Sprintf("re: msg %d\n", i) {
+					t.Fatalf("%q, %v", s, err)
+				}
+			}
+			pw.Close()
+			_, err := io.ReadAll(br)
+			must(t, err)
+			resp.Body.Close()
+			if resp.Trailer.Get("Grpc-Status") != "0" {
+				t.Errorf("trailer %v", resp.Trailer)
+			}
+			l.log.await(t, 2)
+			resp = call("/other.Service/Talk", strings.NewReader("x"))
+			resp.Body.Close()
+			if resp.StatusCode != 200 || resp.Header.Get("Grpc-Status") != "7" || !strings.Contains(resp.Header.Get("Grpc-Message"), "Blocked by sandbox egress policy") {
+				t.Errorf("a refused call: %d %v", resp.StatusCode, resp.Header)
+			}
+			wantOne(t, l, audit.Refuse, "path_not_allowed")
+		})
+	}
+}
+
+// TestH2Authority is HW-03, with frames of our own: Go's client would not
+// send them.
+func TestH2Authority(t *testing.T) {
+	field := func(name, value string) hpack.HeaderField { return hpack.HeaderField{Name: name, Value: value} }
+	tests := []struct {
+		name   string
+		fields []hpack.HeaderField
+		status string // "" for a stream error
+		reason string
+	}{
+		{"other authority", []hpack.HeaderField{field(":authority", "evil.test")}, "421", "authority_mismatch"},
+		{"other port", []hpack.HeaderField{field(":authority", "ok.test:8443")}, "421", "authority_mismatch"},
+		{"other host beside it", []hpack.HeaderField{field(":authority", "ok.test"), field("host", "evil.test")}, "421", "authority_mismatch"},
+		{"other host alone", []hpack.HeaderField{field("host", "evil.test")}, "421", "authority_mismatch"},
+		{"two hosts", []hpack.HeaderField{field("host", "ok.test"), field("host", "evil.test")}, "421", "authority_mismatch"},
+		{"userinfo", []hpack.HeaderField{field(":authority", "ok.test@evil.test")}, "", ""},
+		{"none", nil, "400", "bad_request"},
+		{"scheme", []hpack.HeaderField{field(":scheme", "http"), field(":authority", "ok.test:443")}, "200", "allowed"}, // it is sent as https all the same
+		{"the same twice", []hpack.HeaderField{field(":authority", "ok.test"), field("host", "OK.test")}, "200", "allowed"},
+		{"host alone", []hpack.HeaderField{field("host", "ok.test")}, "200", "allowed"},
+	}
+	for _, w := range ways() {
+		if !w.h2 {
+			continue
+		}
+		l := newLab(t)
+		o := &witness{}
+		l.serveOrigin("ok.test", true, o)
+		for _, tt := range tests {
+			t.Run(w.name+" "+tt.name, func(t *testing.T) {
+				c, err := w.open(l, t.Context(), "ok.test:443")
+				must(t, err)
+				defer c.Close()
+				tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2"}})
+				must(t, err)
+				if got := h2Get(t, tc, "/public/a", tt.fields); got != tt.status {
+					t.Errorf("status %q, want %q", got, tt.status)
+				}
+				tc.Close()
+				if saw := o.take(); len(saw) != 0 && tt.status != "200" {
+					t.Errorf("the origin saw %+v", saw)
+				}
+				if records := l.log.await(t, 1); tt.reason != "" && (len(records) == 0 || records[0].Reason != tt.reason) {
+					t.Errorf("records %+v", linesOf(records))
+				}
+			})
+		}
+		_ = l.stop()
+	}
+}
+
+// h2Get sends one request on a fresh connection and returns the status.
+func h2Get(t *testing.T, c net.Conn, path string, fields []hpack.HeaderField) (status string) {
+	t.Helper()
+	_, err := io.WriteString(c, http2.ClientPreface)
+	must(t, err)
+	f := http2.NewFramer(c, c)
+	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	must(t, f.WriteSettings())
+	var block bytes.Buffer
+	enc := hpack.NewEncoder(&block)
+	all := []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":path", Value: path}}
+	if len(fields) == 0 || fields[0].Name != ":scheme" {
+		all = append(all, hpack.HeaderField{Name: ":scheme", Value: "https"})
+	}
+	for _, h := range append(all, fields...) {
+		must(t, enc.WriteField(h))
+	}
+	must(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}))
+	for {
+		fr, err := f.ReadFrame()
+		if err != nil {
+			return ""
+		}
+		switch fr := fr.(type) {
+		case *http2.MetaHeadersFrame:
+			return fr.PseudoValue("status")
+		case *http2.RSTStreamFrame:
+			return ""
+		}
+	}
+}
+
+// TestKeepAliveAfterDenial: a refusal costs no connection.
+func TestKeepAliveAfterDenial(t *testing.T) {
+	for _, w := range ways() {
+		l := newLab(t)
+		l.serveOrigin("ok.test", w.h2, &witness{})
+		client := w.client(l)
+		var conns []net.Conn
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { conns = append(conns, i.Conn) }})
+		for _, path := range []string{"/secret", "/public/a", "/secret", "/public/b"} {
+			req, err := http.NewRequestWithContext(ctx, "POST", w.url("ok.test", path), strings.NewReader(strings.Repeat("x", 10000)))
+			must(t, err)
+			resp, err := client.Do(req)
+			must(t, err)
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+		for _, c := range conns {
+			if c != conns[0] {
+				t.Errorf("%s: a new connection after a refusal", w.name)
+			}
+		}
+		_ = l.stop()
+	}
+}
+
+// TestCredentials: what is found is judged, and what the broker refuses is
+// not sent.
+func TestCredentials(t *testing.T) {
+	tests := []struct {
+		name   string
+		finds  []rules.Carry
+		inject error
+		status int
+		reason string
+		kinds  string
+	}{
+		{"CR-05 placeholder on its way elsewhere", []rules.Carry{{Credential: "stripe", State: rules.Leaked}}, nil, 403, "placeholder_leak", "refuse"},
+		{"CR-11 broker down", nil, errors.New("no such socket"), 503, "broker_unavailable", "admit done"},
+		{"CR-11 secret gone", nil, &gate.DeniedError{Reason: rules.CredentialUnavail, ID: "x"}, 503, "credential_unavailable", "admit done"},
+		{"CR-24 broker's own lock", nil, &gate.DeniedError{Reason: rules.CredentialMismatch, ID: "x"}, 403, "credential_mismatch", "admit done"},
+		{"IP-12 resolved address", nil, nil, 403, "private_ip", "admit done"},
+	}
+	for _, w := range ways() {
+		for _, tt := range tests {
+			t.Run(w.name+" "+tt.name, func(t *testing.T) {
+				l := newLab(t)
+				o := &witness{}
+				l.serveOrigin("any.test", w.h2, o)
+				l.finds = func(string, *http.Request) []rules.Carry { return tt.finds }
+				l.inject = func(context.Context, gate.Pass, *http.Request) error {
+					if tt.reason == "private_ip" {
+						return fmt.Errorf("vetting: %w", &gate.DeniedError{Reason: rules.PrivateIP, ID: "x"})
+					}
+					return tt.inject
+				}
+				resp, err := w.client(l).Get(w.url("any.test", "/"))
+				must(t, err)
+				body, _ := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if resp.StatusCode != tt.status || resp.Header.Get("Sallyport-Reason") != tt.reason {
+					t.Errorf("%d %v %s", resp.StatusCode, resp.Header, body)
+				}
+				if len(o.take())+len(l.dialled()) > 0 {
+					t.Error("the origin was reached")
+				}
+				records := l.log.await(t, strings.Count(tt.kinds, " ")+1)
+				kinds := ""
+				for _, r := range records {
+					kinds = strings.TrimSpace(kinds + " " + string(r.Kind))
+					if r.Kind != audit.Admit && r.Reason != tt.reason {
+						t.Errorf("record %+v", r)
+					}
+				}
+				if kinds != tt.kinds {
+					t.Errorf("records %s, want %s", kinds, tt.kinds)
+				}
+			})
+		}
+	}
+}
+
+// TestPanicStaysLocal is DS-12: a panic costs one request.
+func TestPanicStaysLocal(t *testing.T) {
+	for _, w := range ways() {
+		l := newLab(t)
+		l.serveOrigin("any.test", w.h2, &witness{})
+		l.inject = func(_ context.Context, _ gate.Pass, r *http.Request) error {
+			if r.Method == "DELETE" {
+				panic("on cue")
+			}
+			return nil
+		}
+		client := w.client(l)
+		req, err := http.NewRequestWithContext(t.Context(), "DELETE", w.url("any.test", "/"), nil)
+		must(t, err)
+		if resp, err := client.Do(req); err == nil {
+			resp.Body.Close()
+			t.Errorf("%s: a request that panicked was answered: %d", w.name, resp.StatusCode)
+		}
+		records := l.log.await(t, 2)
+		if last := records[len(records)-1]; last.Kind != audit.Done || !strings.Contains(last.Error, "panic") {
+			t.Errorf("%s: records %+v", w.name, linesOf(records))
+		}
+		resp, err := client.Get(w.url("any.test", "/"))
+		must(t, err)
+		resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Errorf("%s: the next request: %d", w.name, resp.StatusCode)
+		}
+		_ = l.stop()
+	}
+}
+
+// TestBrokenOff: an answer that upstream does not finish is not made to look
+// whole (DS-09), and a request that the client does not finish is not sent as
+// if it were.
+func TestBrokenOff(t *testing.T) {
+	for _, w := range ways() {
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			var sum [32]byte
+			whole := make(chan bool, 1)
+			l.serveOrigin("any.test", w.h2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if r.Method == "POST" {
+					b, err := io.ReadAll(r.Body)
+					sum = sha256.Sum256(b)
+					whole <- err == nil
+					return
+				}
+				if r.URL.Path == "/length" {
+					rw.Header().Set("Content-Length", "100")
+				}
+				fmt.Fprint(rw, "half")
+				_ = http.NewResponseController(rw).Flush()
+				panic(http.ErrAbortHandler)
+			}))
+			client := w.client(l)
+			for _, path := range []string{"/length", "/chunked"} {
+				resp, err := client.Get(w.url("any.test", path))
+				must(t, err)
+				if b, err := io.ReadAll(resp.Body); err == nil {
+					t.Errorf("%s: %q looks whole", path, b)
+				}
+				resp.Body.Close()
+				if got := l.log.await(t, 2); len(got) != 2 || got[1].Error == "" {
+					t.Errorf("records %+v", got)
+				}
+			}
+			req, err := http.NewRequestWithContext(t.Context(), "POST", w.url("any.test", "/"), io.MultiReader(strings.NewReader("half"), failing{}))
+			must(t, err)
+			if resp, err := client.Do(req); err == nil {
+				resp.Body.Close()
+			}
+			_ = l.log.await(t, 2)
+			_ = l.stop()
+			select {
+			case ok := <-whole:
+				if ok {
+					t.Errorf("the origin takes half a body for a whole one: %x", sum)
+				}
+			default: // it was not even asked
+			}
+		})
+	}
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errors.New("on cue") }
+
+// TestBadChunk is HT-04: framing that breaks in the body.
+func TestBadChunk(t *testing.T) {
+	for _, w := range ways() {
+		if w.h2 {
+			continue
+		}
+		l := newLab(t)
+		l.serveOrigin("any.test", false, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if _, err := io.ReadAll(r.Body); err == nil {
+				t.Error("the origin got a whole body")
+			}
+		}))
+		c, prefix := w.raw(t, l, "any.test")
+		status, _, _ := exchangeRaw(t, c, "POST "+prefix+"/ HTTP/1.1\r\nHost: any.test\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcXX0\r\n\r\n")
+		if status != 400 {
+			t.Errorf("%s: status %d", w.name, status)
+		}
+		if got := l.log.await(t, 2); len(got) != 2 || got[1].Reason != "bad_request" {
+			t.Errorf("%s: records %+v", w.name, linesOf(got))
+		}
+		c.Close()
+		_ = l.stop()
+	}
+}
+
+// TestDrain: what is in flight when the server is told to end may end.
+func TestDrain(t *testing.T) {
+	for _, w := range ways() {
+		l := newLab(t)
+		started, release := make(chan struct{}), make(chan struct{})
+		l.serveOrigin("any.test", w.h2, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			close(started)
+			<-release
+			fmt.Fprint(rw, "done")
+		}))
+		result := make(chan string, 1)
+		client := w.client(l)
+		go func() {
+			resp, err := client.Get(w.url("any.test", "/"))
+			if err != nil {
+				result <- err.Error()
+				return
+			}
+			b, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			result <- string(b)
+		}()
+		<-started
+		stopped := make(chan error, 1)
+		go func() { stopped <- l.stop() }()
+		close(release)
+		if got := <-result; got != "done" {
+			t.Errorf("%s: %q", w.name, got)
+		}
+		must(t, <-stopped)
+	}
+}
