@@ -64,19 +64,13 @@ var hidden = []string{"ALL_PROXY", "all_proxy", "SSL_CERT_DIR"}
 
 // plain is the rest: a run's work reads and writes the same everywhere. Whoever
 // asks for a run may say otherwise.
-func plain(cell, run string) []variable {
-	return []variable{
-		{"HOME", homeDir}, {"LANG", "C.UTF-8"}, {"LC_ALL", "C.UTF-8"}, {"TZ", "UTC"}, {"PYTHONUNBUFFERED", "1"},
-		{"SALLYPORT_CELL", cell}, {"SALLYPORT_RUN", run},
-	}
+var plain = []variable{
+	{"HOME", homeDir}, {"LANG", "C.UTF-8"}, {"LC_ALL", "C.UTF-8"}, {"TZ", "UTC"}, {"PYTHONUNBUFFERED", "1"},
 }
 
 // environment is what the work gets over the image's own.
 func environment(proxy netip.AddrPort, cell, run string, grants []control.Grant, user []string) ([]string, error) {
-	var env []string
-	for _, v := range append(egress(proxy), plain(cell, run)...) {
-		env = append(env, v.name+"="+v.value)
-	}
+	env := append(Environment(proxy), "SALLYPORT_CELL="+cell, "SALLYPORT_RUN="+run)
 	given := names(user)
 	for _, g := range grants {
 		switch {
@@ -92,11 +86,12 @@ func environment(proxy netip.AddrPort, cell, run string, grants []control.Grant,
 	return append(env, user...), nil
 }
 
-// Environment returns what every sandbox gets whose proxy is at an address, as
-// NAME=value: for people who debug a client. Placeholders come in addition.
+// Environment is what every sandbox has, with the explicit listener at proxy:
+// NAME=value in the order of their reasons. A run adds its own name, placeholders
+// and what the user gives.
 func Environment(proxy netip.AddrPort) []string {
 	var env []string
-	for _, v := range append(egress(proxy), plain("<cell>", "<run>")...) {
+	for _, v := range append(egress(proxy), plain...) {
 		env = append(env, v.name+"="+v.value)
 	}
 	return env

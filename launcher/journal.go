@@ -25,6 +25,7 @@ type journal struct {
 	Run     string    `json:"run"`
 	Index   int       `json:"index"`
 	Policy  string    `json:"policy"`
+	PID     int       `json:"pid"` // of the launcher; means nothing once the lock is free
 	Created time.Time `json:"created"`
 	Step    string    `json:"step"`             // the one that was begun last
 	Export  string    `json:"export,omitempty"` // directory that is being filled
@@ -109,9 +110,7 @@ func (l *Launcher) begin(ctx context.Context, j *journal) (lock *os.File, err er
 	if err != nil {
 		return nil, err
 	}
-	// Who holds it, for whoever wants the run ended: see [Launcher.Live].
-	_, err = fmt.Fprintln(lock, os.Getpid())
-	if err := errors.Join(err, l.writeJournal(j)); err != nil {
+	if err := l.writeJournal(j); err != nil {
 		return nil, errors.Join(err, l.forget(j.Cell, lock))
 	}
 	return lock, nil
@@ -205,10 +204,18 @@ func lockPath(ctx context.Context, dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := waitLock(ctx, f, unix.LOCK_EX); err != nil {
+		return nil, err
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// waitLock waits for a lock. On an error it has closed f, or will.
+func waitLock(ctx context.Context, f *os.File, how int) error {
 	got := make(chan error, 1)
 	go func() {
 		for {
-			err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+			err := unix.Flock(int(f.Fd()), how)
 			if !errors.Is(err, unix.EINTR) {
 				got <- err
 				return
@@ -219,14 +226,14 @@ func lockPath(ctx context.Context, dir string) (unlock func(), err error) {
 	case err := <-got:
 		if err != nil {
 			_ = f.Close()
-			return nil, &fs.PathError{Op: "flock", Path: dir, Err: err}
+			return &fs.PathError{Op: "flock", Path: f.Name(), Err: err}
 		}
-		return func() { _ = f.Close() }, nil
+		return nil
 	case <-ctx.Done():
-		go func() {
+		go func() { // the wait cannot be broken off, only what comes of it be dropped
 			<-got
 			_ = f.Close()
 		}()
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 }

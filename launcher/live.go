@@ -4,94 +4,87 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"strconv"
-	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // Live is a run whose launcher is at work.
 type Live struct {
-	Cell string
-	PID  int // of the launcher; SIGTERM has it end the run and clean up
+	Cell    string    `json:"cell"`
+	Run     string    `json:"run"`
+	PID     int       `json:"pid"` // of the launcher; SIGTERM has it end the run
+	Step    string    `json:"step"`
+	Created time.Time `json:"created"`
 }
 
-// Live lists the runs whose launchers are at work, in this process or another.
+// Live returns the runs of all launchers of the instance that are at work.
 func (l *Launcher) Live() ([]Live, error) {
 	ids, err := l.journals()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listing runs: %w", err)
 	}
-	var live []Live
+	var out []Live
+	var errs []error
 	for _, id := range ids {
-		pid, err := l.holder(id)
-		if err != nil {
-			return nil, err
+		j, err := l.readJournal(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has not begun, or is over
 		}
-		if pid > 0 {
-			live = append(live, Live{id, pid})
+		var live bool
+		if err == nil {
+			live, err = l.isLive(id)
+		}
+		errs = append(errs, err)
+		if live {
+			out = append(out, Live{Cell: id, Run: j.Run, PID: j.PID, Step: j.Step, Created: j.Created})
 		}
 	}
-	return live, nil
+	if err := errors.Join(errs...); err != nil {
+		return out, fmt.Errorf("listing runs: %w", err)
+	}
+	return out, nil
 }
 
-// holder returns the process that holds a cell's lock, 0 if none does. A
-// number in a file that nobody has locked is an old one.
-func (l *Launcher) holder(id string) (int, error) {
+// isLive tries the lock of a cell, without taking it from anybody who has it.
+func (l *Launcher) isLive(id string) (bool, error) {
 	f, err := os.Open(l.lockPath(id))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
-		return 0, nil
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
 	}
-	data := make([]byte, 32)
-	n, _ := f.Read(data)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data[:n])))
-	if err != nil || pid < 2 {
-		return 0, fmt.Errorf("%s is held by nobody knows whom: %q", l.lockPath(id), data[:n])
-	}
-	return pid, nil
+	return false, err
 }
 
-// WaitIdle returns when no launcher is at work any more, or with ctx's error.
+// WaitIdle waits until no launcher that is at work now is any more, however each
+// of them ends.
 func (l *Launcher) WaitIdle(ctx context.Context) error {
 	live, err := l.Live()
 	if err != nil {
 		return err
 	}
-	for _, r := range live {
-		f, err := os.Open(l.lockPath(r.Cell))
-		if errors.Is(err, os.ErrNotExist) {
+	for _, run := range live {
+		f, err := os.Open(l.lockPath(run.Cell))
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			if err = waitLock(ctx, f, unix.LOCK_SH); err == nil {
+				err = f.Close()
+			}
 		}
-		if err := waitLock(ctx, f); err != nil {
-			return fmt.Errorf("waiting for the launcher of cell %s (pid %d): %w", r.Cell, r.PID, err)
+		if err != nil {
+			return fmt.Errorf("waiting for the run in cell %s: %w", run.Cell, err)
 		}
 	}
 	return nil
-}
-
-// waitLock waits until nobody holds f's lock for itself. It takes f over.
-func waitLock(ctx context.Context, f *os.File) error {
-	got := make(chan error, 1)
-	go func() {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_SH)
-		_ = f.Close() // which gives the lock back
-		got <- err
-	}()
-	select {
-	case err := <-got:
-		return err
-	case <-ctx.Done():
-		return ctx.Err() // the goroutine ends with the launcher that it waits for
-	}
 }

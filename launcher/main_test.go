@@ -27,10 +27,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"sallyport/audit"
 	"sallyport/control"
+	"sallyport/deploy"
 	"sallyport/launcher"
 	"sallyport/launcher/cell"
 	"sallyport/launcher/nerdctl"
@@ -83,26 +82,15 @@ func testMain(m *testing.M) (status int) {
 }
 
 func findTools() (t nerdctl.Tools, archive string, err error) {
-	dirs := []string{os.Getenv("SALLYPORT_TOOLS"), "/var/lib/sallyport/tools/bin"}
+	var errs []error
 	find := func(name string) string {
-		for _, d := range dirs {
-			if path := filepath.Join(d, name); d != "" && unix.Access(path, unix.X_OK) == nil {
-				return path
-			}
-		}
-		path, lookErr := exec.LookPath(name)
-		err = errors.Join(err, lookErr)
+		path, err := deploy.Find(name)
+		errs = append(errs, err)
 		return path
 	}
 	t = nerdctl.Tools{Nerdctl: find("nerdctl"), Containerd: find("containerd"), Runc: find("runc"), Runsc: find("runsc")}
-	archive = os.Getenv("SALLYPORT_IMAGE")
-	if archive == "" {
-		archive = "/var/lib/sallyport/images/sandbox.tar"
-	}
-	if err != nil {
-		err = fmt.Errorf("the container stack is not built: `make setup setup-hardened`, or set SALLYPORT_TOOLS: %w", err)
-	}
-	return t, archive, err
+	archive, err = deploy.Image("sandbox")
+	return t, archive, errors.Join(append(errs, err)...)
 }
 
 // openLab starts everything. closeLab works also after an error.

@@ -102,7 +102,7 @@ func (r *run) run(ctx context.Context) (err error) {
 		r.image, err = r.l.cfg.Engine.Image(ctx, r.spec.Image)
 		r.lookUp <- err
 	}()
-	r.journal = &journal{Cell: r.id, Run: r.result.Run, Policy: r.spec.Policy.Digest, Created: r.asked}
+	r.journal = &journal{Cell: r.id, Run: r.result.Run, Policy: r.spec.Policy.Digest, PID: os.Getpid(), Created: r.asked}
 	if r.spec.Export != "" {
 		if r.journal.Export, err = exportTemp(r.spec.Export, r.id); err != nil {
 			return err
