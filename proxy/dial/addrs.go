@@ -36,8 +36,10 @@ func (d *Dialer) vetted(ctx context.Context, p gate.Pass) ([]netip.Addr, error) 
 		return nil, err
 	}
 	if len(addrs) == 0 || len(addrs) > maxAnswer {
-		return nil, &Error{Op: "resolving", To: end.Host.String(), Status: statusDNS,
-			Err: fmt.Errorf("%d addresses", len(addrs))}
+		return nil, &Error{
+			Op: "resolving", To: end.Host.String(), Status: statusDNS,
+			Err: fmt.Errorf("%d addresses", len(addrs)),
+		}
 	}
 	for _, a := range addrs {
 		if err := d.cfg.Vet(ctx, p, a); err != nil {

@@ -62,8 +62,11 @@ func (t Timeouts) withDefaults() (Timeouts, error) {
 		d   *time.Duration
 		def time.Duration
 	}{
-		{&t.Resolve, 5 * time.Second}, {&t.Connect, 10 * time.Second}, {&t.TLS, 10 * time.Second},
-		{&t.Response, 10 * time.Minute}, {&t.Idle, 90 * time.Second},
+		{&t.Resolve, 5 * time.Second},
+		{&t.Connect, 10 * time.Second},
+		{&t.TLS, 10 * time.Second},
+		{&t.Response, 10 * time.Minute},
+		{&t.Idle, 90 * time.Second},
 	}
 	for _, f := range fields {
 		if *f.d < 0 {

@@ -29,12 +29,16 @@ func TestNewRefuses(t *testing.T) {
 		{"nothing", dial.Config{}, false},
 		{"no policy to ask", dial.Config{Now: time.Now}, false},
 		{"no clock", dial.Config{Vet: vet}, false},
-		{"resolver without port", dial.Config{Vet: vet, Now: time.Now,
-			Resolvers: []netip.AddrPort{netip.AddrPortFrom(okAddr, 0)}}, false},
+		{"resolver without port", dial.Config{
+			Vet: vet, Now: time.Now,
+			Resolvers: []netip.AddrPort{netip.AddrPortFrom(okAddr, 0)},
+		}, false},
 		{"host without name", dial.Config{Vet: vet, Now: time.Now, Hosts: map[target.Name][]netip.Addr{{}: {okAddr}}}, false},
 		{"host without address", dial.Config{Vet: vet, Now: time.Now, Hosts: map[target.Name][]netip.Addr{name: nil}}, false},
-		{"host with a zone", dial.Config{Vet: vet, Now: time.Now,
-			Hosts: map[target.Name][]netip.Addr{name: {netip.MustParseAddr("fe80::1%lo")}}}, false},
+		{"host with a zone", dial.Config{
+			Vet: vet, Now: time.Now,
+			Hosts: map[target.Name][]netip.Addr{name: {netip.MustParseAddr("fe80::1%lo")}},
+		}, false},
 		{"negative timeout", dial.Config{Vet: vet, Now: time.Now, Timeouts: dial.Timeouts{TLS: -1}}, false},
 		{"enough", dial.Config{Vet: vet, Now: time.Now, Hosts: map[target.Name][]netip.Addr{name: {okAddr}}}, true},
 	}

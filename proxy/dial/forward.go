@@ -39,8 +39,10 @@ func (d *Dialer) Forward(ctx context.Context, p gate.Pass, req *http.Request) (*
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols && out.Header.Get("Upgrade") == "" {
 		_ = resp.Body.Close() // the answer is refused whatever this says
-		return nil, &Error{Op: "requesting", To: to, Status: statusResponse,
-			Err: errors.New("upstream switched protocols without being asked")}
+		return nil, &Error{
+			Op: "requesting", To: to, Status: statusResponse,
+			Err: errors.New("upstream switched protocols without being asked"),
+		}
 	}
 	return resp, nil
 }
@@ -63,11 +65,15 @@ func (d *Dialer) outgoing(ctx context.Context, p gate.Pass, req *http.Request) (
 	case !p.Dialable() || r.Question != rules.Fetch:
 		return nil, nil, &Error{Op: "requesting", Status: statusInternal, Err: ErrNoPass}
 	case req.Method != r.Method:
-		return nil, nil, &Error{Op: "requesting", To: to, Status: statusInternal,
-			Err: fmt.Errorf("method %q was not the one admitted: %w", req.Method, ErrNoPass)}
+		return nil, nil, &Error{
+			Op: "requesting", To: to, Status: statusInternal,
+			Err: fmt.Errorf("method %q was not the one admitted: %w", req.Method, ErrNoPass),
+		}
 	case !upgradeKnown(req.Header):
-		return nil, nil, &Error{Op: "requesting", To: to, Status: statusRequest,
-			Err: errors.New("WebSocket is the only upgrade there is")}
+		return nil, nil, &Error{
+			Op: "requesting", To: to, Status: statusRequest,
+			Err: errors.New("WebSocket is the only upgrade there is"),
+		}
 	}
 	u, err := admittedURL(r)
 	if err != nil {
@@ -133,8 +139,10 @@ func (d *Dialer) dialPooled(ctx context.Context, _, addr string) (net.Conn, erro
 	}
 	end := t.pass.Request().Endpoint
 	if addr != end.String() {
-		return nil, &Error{Op: "dialling", To: addr, Status: statusInternal,
-			Err: fmt.Errorf("the pass is for %v: %w", end, ErrNoPass)}
+		return nil, &Error{
+			Op: "dialling", To: addr, Status: statusInternal,
+			Err: fmt.Errorf("the pass is for %v: %w", end, ErrNoPass),
+		}
 	}
 	c, err := d.connect(ctx, t.addrs, end.Port)
 	if err != nil {

@@ -104,8 +104,10 @@ func TestForwardSendsWhatWasAdmitted(t *testing.T) {
 	// What the canonical form escapes, or net/url would, is sent as it was judged.
 	for _, p := range []string{`/a{b}`, `/a|b`, `/"q"`, `/a^b`, "/a'b", "/[1]", "/a%5Bb", "/!$&'()*+,;=:@", "/%21%24%26", "/%7e"} {
 		s.Reset()
-		pass, err := w.gate.Admit(t.Context(), rules.Request{Question: rules.Fetch, Cell: "c1", Secure: true, Method: "GET",
-			Endpoint: endpoint(t, "ok.test"), Path: path(t, p), Query: "x=1"})
+		pass, err := w.gate.Admit(t.Context(), rules.Request{
+			Question: rules.Fetch, Cell: "c1", Secure: true, Method: "GET",
+			Endpoint: endpoint(t, "ok.test"), Path: path(t, p), Query: "x=1",
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -233,8 +233,7 @@ func (w *world) site(name string, addr netip.Addr, h http.HandlerFunc) *lab.Site
 
 // reason returns why an error refuses, "" if it is no refusal.
 func reason(err error) rules.Reason {
-	var d *gate.DeniedError
-	if errors.As(err, &d) {
+	if d, ok := errors.AsType[*gate.DeniedError](err); ok {
 		return d.Reason
 	}
 	return ""

@@ -58,8 +58,10 @@ func TestUpstreamCertificates(t *testing.T) {
 			}
 			s := lab.NewSite("ok.test", okAddr)
 			t.Cleanup(func() { _ = s.Close() })
-			if err := s.Serve(443, &http.Server{Handler: http.NotFoundHandler(),
-				TLSConfig: &tls.Config{Certificates: []tls.Certificate{leaf}}}); err != nil {
+			if err := s.Serve(443, &http.Server{
+				Handler:   http.NotFoundHandler(),
+				TLSConfig: &tls.Config{Certificates: []tls.Certificate{leaf}},
+			}); err != nil {
 				t.Fatal(err)
 			}
 			_, err = w.do("GET", "https://ok.test/", func(r *http.Request) { r.Header.Set("Authorization", "Bearer REAL") })
@@ -89,8 +91,10 @@ func TestAddressesAreVerifiedToo(t *testing.T) {
 	}
 	wrong := lab.NewSite("wrong", netip.MustParseAddr("11.7.7.8"))
 	t.Cleanup(func() { _ = wrong.Close() })
-	if err := wrong.Serve(443, &http.Server{Handler: http.NotFoundHandler(),
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{leaf}}}); err != nil {
+	if err := wrong.Serve(443, &http.Server{
+		Handler:   http.NotFoundHandler(),
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{leaf}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.get("https://11.7.7.8/"); status(err) != "tls_certificate_error" {
@@ -112,7 +116,8 @@ func TestOldTLSRefused(t *testing.T) {
 	}{{tls.VersionTLS10, false}, {tls.VersionTLS11, false}, {tls.VersionTLS12, true}} {
 		s := lab.NewSite("ok.test", okAddr)
 		if err := s.Serve(443, &http.Server{Handler: http.NotFoundHandler(), TLSConfig: &tls.Config{
-			Certificates: []tls.Certificate{leaf}, MinVersion: tt.version, MaxVersion: tt.version}}); err != nil {
+			Certificates: []tls.Certificate{leaf}, MinVersion: tt.version, MaxVersion: tt.version,
+		}}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := w.get("https://ok.test/")

@@ -40,10 +40,14 @@ func TestSpecialAnswersRefused(t *testing.T) {
 		"IP-03": {"AAAA ::ffff:127.0.0.1", "AAAA ::ffff:7f00:1", "AAAA ::ffff:169.254.169.254"},
 		"IP-04": {"A 0.0.0.0", "A 0.1.2.3", "AAAA ::", "AAAA ::ffff:0.0.0.0"},
 		"IP-05": {"AAAA 64:ff9b::7f00:1", "AAAA 64:ff9b::a9fe:a9fe", "AAAA 64:ff9b:1::a00:1"},
-		"IP-08": {"AAAA fc00::1", "AAAA fd12::1", "AAAA fec0::1", "AAAA fe80::1", "AAAA 100::1", "AAAA 5f00::1",
-			"AAAA 2001:db8::1", "AAAA ff02::1", "AAAA 2002:7f00:1::1", "AAAA 2001:0:7f00:1::1"},
-		"IP-09": {"A 100.64.0.1", "A 100.100.100.200", "A 198.18.0.1", "A 192.0.0.1", "A 192.0.0.192", "A 192.88.99.1",
-			"A 203.0.113.1", "A 224.0.0.1", "A 240.0.0.1", "A 255.255.255.255"},
+		"IP-08": {
+			"AAAA fc00::1", "AAAA fd12::1", "AAAA fec0::1", "AAAA fe80::1", "AAAA 100::1", "AAAA 5f00::1",
+			"AAAA 2001:db8::1", "AAAA ff02::1", "AAAA 2002:7f00:1::1", "AAAA 2001:0:7f00:1::1",
+		},
+		"IP-09": {
+			"A 100.64.0.1", "A 100.100.100.200", "A 198.18.0.1", "A 192.0.0.1", "A 192.0.0.192", "A 192.88.99.1",
+			"A 203.0.113.1", "A 224.0.0.1", "A 240.0.0.1", "A 255.255.255.255",
+		},
 		"IP-10": {"A 169.254.169.254", "A 169.254.170.2", "A 169.254.169.253", "AAAA fd00:ec2::254", "A 168.63.129.16"},
 		"IP-12": {"A 10.77.0.5", "A 172.16.0.1", "A 192.168.1.1"},
 	}
@@ -316,8 +320,10 @@ func TestOwnAddressesRefused(t *testing.T) {
 func TestRangesAreForAddresses(t *testing.T) {
 	w := newWorld(t, []rules.Rule{allow("range", opening("11.7.7.0/24"))}, nil)
 	w.resolver.Set("x.evil.test", "A 11.7.7.7")
-	_, err := w.gate.Admit(t.Context(), rules.Request{Question: rules.Fetch, Cell: "c1", Secure: true, Method: "GET",
-		Endpoint: endpoint(t, "x.evil.test:443"), Path: path(t, "/")})
+	_, err := w.gate.Admit(t.Context(), rules.Request{
+		Question: rules.Fetch, Cell: "c1", Secure: true, Method: "GET",
+		Endpoint: endpoint(t, "x.evil.test:443"), Path: path(t, "/"),
+	})
 	if reason(err) != rules.HostNotAllowed {
 		t.Errorf("Admit = %v, want host_not_allowed", err)
 	}

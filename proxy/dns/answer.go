@@ -141,7 +141,7 @@ type outcome struct {
 // decide asks the gate, and returns what it decided and recorded.
 func (s *Server) decide(ctx context.Context, q *query, name target.Name, qtype uint16) outcome {
 	if qtype == dns.TypeA && !s.cfg.Names.Room(q.cell, name) {
-		s.refuse(ctx, q, rules.Limit, fmt.Errorf("A %q: no room for another name", name))
+		s.refuse(ctx, q, rules.Limit, fmt.Errorf("query for %q: no room for another name", name))
 		return outcome{kind: refusal, reason: rules.Limit}
 	}
 	var (
@@ -181,6 +181,7 @@ func (s *Server) message(q *query, o outcome) *dns.Msg {
 		m.Answer = []dns.RR{&dns.HINFO{Hdr: s.header(ask.Name, dns.TypeHINFO), Cpu: "RFC8482"}}
 	case nameError, noData:
 		m.Ns = []dns.RR{s.negative()}
+	default: // the response code says it all
 	}
 	if code, ok := extended(o.kind, ask.Qtype); ok {
 		s.explain(m, code, o.reason)

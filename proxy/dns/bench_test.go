@@ -85,8 +85,10 @@ func benchServer(b *testing.B) *dns.Server {
 	b.Helper()
 	var rs []rules.Rule
 	for i := range 100 {
-		rs = append(rs, rules.Rule{ID: fmt.Sprintf("r%d", i), Action: rules.AllowAction, Ports: []uint16{443},
-			Hosts: []rules.HostPattern{{Host: target.HostOf(name(b, fmt.Sprintf("n%d.test", i)))}}})
+		rs = append(rs, rules.Rule{
+			ID: fmt.Sprintf("r%d", i), Action: rules.AllowAction, Ports: []uint16{443},
+			Hosts: []rules.HostPattern{{Host: target.HostOf(name(b, fmt.Sprintf("n%d.test", i)))}},
+		})
 	}
 	p, err := rules.Compile(rules.Source{Name: "bench", Digest: "sha256:bench", Rules: rs})
 	if err != nil {

@@ -125,6 +125,7 @@ func (s *Server) handlePlain(ctx context.Context, q *query, p plain, raw, buf []
 	case nameError, noData:
 		out[9] = 1
 		out = append(out, s.soa...)
+	default: // the response code says it all
 	}
 	if p.edns {
 		out[11] = 1

@@ -132,7 +132,7 @@ func echoWebSocket(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	defer c.CloseNow() //nolint:errcheck // closed properly below, or broken anyway
+	defer c.CloseNow()
 	c.SetReadLimit(-1)
 	for {
 		kind, data, err := c.Read(r.Context())

@@ -68,8 +68,10 @@ func gitHandler(dir string) (repo string, h http.Handler, err error) {
 
 // gitEnv keeps the configuration of whoever runs the lab out of it.
 func gitEnv(dir string) []string {
-	return []string{"HOME=" + dir, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "LC_ALL=C.UTF-8",
-		"PATH=" + os.Getenv("PATH"), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}
+	return []string{
+		"HOME=" + dir, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "LC_ALL=C.UTF-8",
+		"PATH=" + os.Getenv("PATH"), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
+	}
 }
 
 // firstCommit is a repository in the form of git fast-import.

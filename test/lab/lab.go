@@ -73,8 +73,10 @@ func Start(ctx context.Context, cfg Config) (l *Lab, err error) {
 	if err := Prepare(); err != nil {
 		return nil, fmt.Errorf("starting the lab: %w", err)
 	}
-	l = &Lab{Token: "lab_live_" + random(), CAFile: filepath.Join(cfg.Dir, "lab-ca.crt"),
-		TokenFile: filepath.Join(cfg.Dir, "lab-token")}
+	l = &Lab{
+		Token: "lab_live_" + random(), CAFile: filepath.Join(cfg.Dir, "lab-ca.crt"),
+		TokenFile: filepath.Join(cfg.Dir, "lab-token"),
+	}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("starting the lab: %w", errors.Join(err, l.Close()))

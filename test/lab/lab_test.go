@@ -236,8 +236,10 @@ func TestGit(t *testing.T) {
 	git := func(args ...string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "git", args...)
-		cmd.Env = []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "GIT_SSL_CAINFO=" + l.CAFile, "GIT_CONFIG_NOSYSTEM=1",
-			"GIT_TERMINAL_PROMPT=0", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@t", "GIT_COMMITTER_NAME=t", "GIT_COMMITTER_EMAIL=t@t"}
+		cmd.Env = []string{
+			"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "GIT_SSL_CAINFO=" + l.CAFile, "GIT_CONFIG_NOSYSTEM=1",
+			"GIT_TERMINAL_PROMPT=0", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@t", "GIT_COMMITTER_NAME=t", "GIT_COMMITTER_EMAIL=t@t",
+		}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)

@@ -62,8 +62,10 @@ func Prepare() error {
 		if err != nil {
 			return err
 		}
-		r := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Type: unix.RTN_LOCAL,
-			Table: unix.RT_TABLE_LOCAL, Scope: unix.RT_SCOPE_HOST}
+		r := &netlink.Route{
+			LinkIndex: lo.Attrs().Index, Dst: dst, Type: unix.RTN_LOCAL,
+			Table: unix.RT_TABLE_LOCAL, Scope: unix.RT_SCOPE_HOST,
+		}
 		err = netlink.RouteReplace(r)
 		if dst.IP.To4() == nil && err != nil {
 			continue // a kernel without IPv6; see [HasIPv6]

@@ -109,8 +109,10 @@ func (s *Site) Close() error {
 // record notes a request and then serves it.
 func (s *Site) record(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v := Visit{Time: time.Now(), Proto: r.Proto, Secure: r.TLS != nil, Method: r.Method, Host: r.Host,
-			URI: r.RequestURI, Header: r.Header.Clone(), Remote: r.RemoteAddr}
+		v := Visit{
+			Time: time.Now(), Proto: r.Proto, Secure: r.TLS != nil, Method: r.Method, Host: r.Host,
+			URI: r.RequestURI, Header: r.Header.Clone(), Remote: r.RemoteAddr,
+		}
 		if r.TLS != nil {
 			v.SNI = r.TLS.ServerName
 		}
@@ -182,8 +184,10 @@ func (s *Site) ServeTLS(ca *CA, port uint16, h http.Handler) error {
 	if err != nil {
 		return err
 	}
-	return s.Serve(port, &http.Server{Handler: h,
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}})
+	return s.Serve(port, &http.Server{
+		Handler:   h,
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
+	})
 }
 
 // Serve runs srv on a port of every address of the site, over TLS if srv has
