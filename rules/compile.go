@@ -233,9 +233,13 @@ func (c *compiler) checkAllow(r *Rule) {
 			c.fault("hosts", "%v is a special address (%s), which only cidrs open: add cidrs: [%v]", a, block, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	if !r.Raw && r.TLS != PassthroughTLS {
-		return
+	if blind(r) {
+		c.checkBlind(r)
 	}
+}
+
+// checkBlind refuses what cannot be judged in a stream that nobody looks into.
+func (c *compiler) checkBlind(r *Rule) {
 	field, what := "tls", "tls: passthrough"
 	if r.Raw {
 		field, what = "protocol", "protocol: tcp"

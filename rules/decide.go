@@ -107,34 +107,38 @@ func (p *Policy) speak(v Verdict, reason Reason, r *Rule) Decision {
 // pass for it can never be dialled.
 func (p *Policy) decideReserved(r *Request, self bool) Decision {
 	d := Decision{Reason: Allowed, Scope: scopeBuiltIn, Policy: p.digest, Verdict: Inspect}
-	deny := func(reason Reason, explain bool) Decision {
+	reason := reservedReason(r, self)
+	switch {
+	case reason == Allowed && r.Question == Fetch:
+		return p.judgeCarries(r, &d)
+	case reason == Allowed:
+	case r.Question == Connect || r.Question == Hello && r.Protocol != Opaque:
+		d.Reason, d.Explain = reason, true
+	default:
 		d.Verdict, d.Reason = Deny, reason
-		if explain {
-			d.Verdict, d.Explain = Inspect, true
-		}
-		return d
+		d.NameError = r.Question == Resolve && !self && p.denied == NameErrorDenied
 	}
-	stream := r.Question == Connect || r.Question == Hello && r.Protocol != Opaque
+	return d
+}
+
+func reservedReason(r *Request, self bool) Reason {
 	switch {
 	case r.Question == Reach:
-		return deny(PrivateIP, false)
+		return PrivateIP
 	case !self:
-		d.NameError = r.Question == Resolve && p.denied == NameErrorDenied
-		return deny(HostNotAllowed, stream)
+		return HostNotAllowed
 	case r.Question == Resolve && r.Type != typeA:
-		return deny(TypeNotAllowed, false)
+		return TypeNotAllowed
 	case r.Question == Resolve:
-		return d
+		return Allowed
 	case r.Endpoint.Port != reservedPort:
-		return deny(PortNotAllowed, stream)
-	case r.Question == Hello && r.Protocol != HTTP || r.Question == Fetch && r.Secure:
-		return deny(ProtocolNotAllowed, stream)
+		return PortNotAllowed
+	case r.Question == Hello && r.Protocol != HTTP, r.Question == Fetch && r.Secure:
+		return ProtocolNotAllowed
 	case r.Question == Fetch && neverMethod(r.Method):
-		return deny(MethodNotAllowed, false)
-	case r.Question == Fetch && len(r.Carries) > 0:
-		return p.judgeCarries(r, &d)
+		return MethodNotAllowed
 	default:
-		return d
+		return Allowed
 	}
 }
 

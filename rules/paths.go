@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"sallyport/rules/target"
@@ -200,15 +201,15 @@ func (p PathPattern) Covers(q PathPattern) bool {
 func covers(p, q []string) bool {
 	ok := make([]bool, len(q)+1)
 	ok[len(q)] = true
-	for i := len(p) - 1; i >= 0; i-- {
+	for _, seg := range slices.Backward(p) {
 		next := make([]bool, len(q)+1)
 		for j := len(q); j >= 0; j-- {
 			switch {
-			case p[i] == stars:
+			case seg == stars:
 				next[j] = ok[j] || j < len(q) && next[j+1]
 			case j == len(q) || q[j] == stars:
 			default:
-				next[j] = ok[j+1] && (p[i] == q[j] || p[i] == star && q[j] != "")
+				next[j] = ok[j+1] && (seg == q[j] || seg == star && q[j] != "")
 			}
 		}
 		ok = next

@@ -46,12 +46,12 @@ func TestPathPatternMatch(t *testing.T) {
 		if p.String() != tt.pattern {
 			t.Errorf("String() = %q, want %q", p, tt.pattern)
 		}
-		for _, s := range strings.Fields(tt.no) {
+		for s := range strings.FieldsSeq(tt.no) {
 			if p.Match(pathOf(t, s)) {
 				t.Errorf("%s matches %s", p, s)
 			}
 		}
-		for _, s := range strings.Fields(tt.want) {
+		for s := range strings.FieldsSeq(tt.want) {
 			if !p.Match(pathOf(t, s)) {
 				t.Errorf("%s does not match %s", p, s)
 			}
@@ -90,12 +90,12 @@ func TestDenyPathsAreWide(t *testing.T) {
 	}
 	for _, tt := range tests {
 		p := deny(tt.pattern)
-		for _, s := range strings.Fields(tt.denied) {
+		for s := range strings.FieldsSeq(tt.denied) {
 			if got := p.Decide(ask(t, "GET https://ok.test"+s)); got.Reason != rules.DeniedByRule || got.Rule != "no" {
 				t.Errorf("deny %s: %s is %s", tt.pattern, s, got.Reason)
 			}
 		}
-		for _, s := range strings.Fields(tt.allowed) {
+		for s := range strings.FieldsSeq(tt.allowed) {
 			if got := p.Decide(ask(t, "GET https://ok.test"+s)); got.Reason != rules.Allowed {
 				t.Errorf("deny %s: %s is %s", tt.pattern, s, got.Reason)
 			}

@@ -25,9 +25,9 @@ const (
 	Limit              Reason = "limit"
 	PlaceholderLeak    Reason = "placeholder_leak"
 	ForeignCredential  Reason = "foreign_credential"
-	CredentialMismatch Reason = "credential_mismatch"    // the broker's own lock refused
-	CredentialNeedsTLS Reason = "credential_needs_tls"   // never over plain HTTP
-	CredentialUnavail  Reason = "credential_unavailable" // the secret's source failed
+	CredentialMismatch Reason = "credential_mismatch"    //nolint:gosec // a word, no secret: the broker's own lock refused
+	CredentialNeedsTLS Reason = "credential_needs_tls"   //nolint:gosec // a word, no secret: never over plain HTTP
+	CredentialUnavail  Reason = "credential_unavailable" //nolint:gosec // a word, no secret: the secret's source failed
 	BrokerUnavailable  Reason = "broker_unavailable"
 	AuditUnavailable   Reason = "audit_unavailable" // cannot be recorded, so not done
 	ClientRejectedCA   Reason = "client_rejected_ca"
@@ -36,9 +36,11 @@ const (
 
 // Reasons returns every reason, for the documentation and its test.
 func Reasons() []Reason {
-	return []Reason{Allowed, NoPolicy, UnknownCell, HostNotAllowed, AddressNotAllowed, PortNotAllowed,
+	return []Reason{
+		Allowed, NoPolicy, UnknownCell, HostNotAllowed, AddressNotAllowed, PortNotAllowed,
 		ProtocolNotAllowed, MethodNotAllowed, PathNotAllowed, PathAmbiguous, DeniedByRule, RuleExpired,
 		PrivateIP, AuthorityMismatch, TypeNotAllowed, BadRequest, Limit, PlaceholderLeak, ForeignCredential,
 		CredentialMismatch, CredentialNeedsTLS, CredentialUnavail, BrokerUnavailable, AuditUnavailable,
-		ClientRejectedCA, NoRequest}
+		ClientRejectedCA, NoRequest,
+	}
 }

@@ -1,5 +1,7 @@
 package rules
 
+import "slices"
+
 // stage is a step of judging a rule: how far a question looks, and where a
 // rule ceased to match.
 type stage uint8
@@ -20,7 +22,6 @@ type survey struct {
 	req   *Request
 	depth stage
 
-	began   bool
 	best    int32 // first rule that admits, -1 for none
 	inspect int32 // first that admits and inspects
 	raw     int32 // first that admits any bytes
@@ -123,12 +124,7 @@ func (s *survey) denies(r *Rule) bool {
 }
 
 func (r *Rule) deniesMethod(m string) bool {
-	for i := range r.Methods {
-		if r.Methods[i] == m {
-			return true
-		}
-	}
-	return len(r.Methods) == 0
+	return len(r.Methods) == 0 || slices.Contains(r.Methods, m)
 }
 
 // cannotJudge reports a deny rule that would have to read an ambiguous path.
@@ -172,6 +168,7 @@ func (s *survey) reasonAt(at stage) Reason {
 			return PathAmbiguous
 		}
 		return PathNotAllowed
+	default:
 	}
 	if _, raw := s.req.Endpoint.Host.Addr(); raw {
 		return AddressNotAllowed

@@ -23,8 +23,10 @@ const (
 )
 
 // laterTypes are types of the language that this version does not build.
-var laterTypes = []string{"query", "aws-sigv4", "gcp-service-account", "github-app",
-	"oauth2-client", "oauth2-refresh", "jwt", "hmac", "mtls"}
+var laterTypes = []string{
+	"query", "aws-sigv4", "gcp-service-account", "github-app",
+	"oauth2-client", "oauth2-refresh", "jwt", "hmac", "mtls",
+}
 
 // Credential is a credential file: everything about a secret but the secret.
 type Credential struct {

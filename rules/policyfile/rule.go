@@ -2,6 +2,7 @@ package policyfile
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -128,9 +129,7 @@ func (d *policyDoc) readMatch(n ast.Node, what string, m *match, r *ruleDoc) {
 			}
 		})},
 	})
-	for name, node := range seen {
-		r.fields[name] = node
-	}
+	maps.Copy(r.fields, seen)
 	if seen["host"] != nil && seen["hosts"] != nil {
 		d.errorf(seen["hosts"], "host and hosts; write one of them")
 	}

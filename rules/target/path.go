@@ -33,25 +33,32 @@ func ParsePath(raw string) (Path, error) {
 	if isPlain(raw) {
 		return Path{s: raw, ambiguous: hasOddSegment(raw)}, nil
 	}
+	s, odd, why := canonicalPath(raw)
+	switch {
+	case why != "":
+		return bad(why)
+	case len(s) > maxPath:
+		return bad("longer than 16 KiB in canonical form")
+	}
+	return Path{s: s, ambiguous: odd || hasOddSegment(s)}, nil
+}
+
+// canonicalPath spells a path in the one way; why, if not empty, says that it
+// is none. odd reports a character that servers read in two ways.
+func canonicalPath(raw string) (s string, odd bool, why string) {
 	var b strings.Builder
 	b.Grow(len(raw))
-	odd := false
 	for i := 0; i < len(raw); i++ {
-		c, escaped := raw[i], false
-		switch {
-		case c == '%':
+		c, escaped := raw[i], raw[i] == '%'
+		if escaped {
 			if i+2 >= len(raw) || !isHex(raw[i+1]) || !isHex(raw[i+2]) {
-				return bad("a percent sign without two hexadecimal digits")
+				return "", false, "a percent sign without two hexadecimal digits"
 			}
-			c, escaped = unhex(raw[i+1])<<4|unhex(raw[i+2]), true
+			c = unhex(raw[i+1])<<4 | unhex(raw[i+2])
 			i += 2
-			if c < 0x20 || c == 0x7f {
-				return bad("an encoded control character")
-			}
-		case c <= ' ' || c >= 0x7f:
-			return bad("a control character, a space or an octet outside ASCII")
-		case c == '?' || c == '#':
-			return bad("a query or fragment")
+		}
+		if why := pathFault(c, escaped); why != "" {
+			return "", false, why
 		}
 		odd = odd || isOdd(c, escaped)
 		if isUnreserved(c) || !escaped && (c == '/' || isPathChar(c)) {
@@ -62,11 +69,23 @@ func ParsePath(raw string) (Path, error) {
 		b.WriteByte(upperHex[c>>4])
 		b.WriteByte(upperHex[c&15])
 	}
-	s := b.String()
-	if len(s) > maxPath {
-		return bad("longer than 16 KiB in canonical form")
+	return b.String(), odd, ""
+}
+
+// pathFault says why an octet cannot stand in a path, "" if it can.
+func pathFault(c byte, escaped bool) string {
+	switch {
+	case escaped && (c < 0x20 || c == 0x7f):
+		return "an encoded control character"
+	case escaped:
+		return ""
+	case c <= ' ' || c >= 0x7f:
+		return "a control character, a space or an octet outside ASCII"
+	case c == '?' || c == '#':
+		return "a query or fragment"
+	default:
+		return ""
 	}
-	return Path{s: s, ambiguous: odd || hasOddSegment(s)}, nil
 }
 
 // isOdd reports characters that one server takes for themselves and another

@@ -69,8 +69,7 @@ var refused = []struct{ id, in string }{
 func TestParseHostRefuses(t *testing.T) {
 	for _, tt := range refused {
 		h, err := target.ParseHost(tt.in)
-		var syntax *target.SyntaxError
-		if !errors.As(err, &syntax) {
+		if _, ok := errors.AsType[*target.SyntaxError](err); !ok {
 			t.Errorf("%s: ParseHost(%q) = %v, %v, want a SyntaxError", tt.id, tt.in, h, err)
 		}
 		if !h.IsZero() {
