@@ -169,6 +169,11 @@ func (g *gateway) attachAll(ctx context.Context) error {
 	for _, f := range files {
 		errs = append(errs, g.attachFile(ctx, f))
 	}
+	// Names of cells that ended while no gateway ran.
+	errs = append(errs, g.names.Prune(func(cell string) bool {
+		_, ok := g.table.Identity(cell)
+		return ok
+	}))
 	return errors.Join(errs...)
 }
 

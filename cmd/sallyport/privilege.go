@@ -17,7 +17,7 @@ func dropPrivileges() error {
 	}
 	// Every thread has its own flag (prctl(2)).
 	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("setting no_new_privs: %w", errno)
+		return hint(fmt.Errorf("setting no_new_privs: %w", errno), "a program built with cgo cannot: make build")
 	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

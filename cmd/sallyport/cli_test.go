@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/cli.md")
+
+const cliReference = "../../docs/cli.md"
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"sallyport": func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+	})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true})
+}
+
+// The reference is generated: -update writes it.
+func TestCLIReferenceIsUpToDate(t *testing.T) {
+	var b bytes.Buffer
+	b.WriteString("# Command line\n\nThis page is made from the program's own help: `make golden` writes it anew.\n\n")
+	b.WriteString("Exit codes: 0 it worked; 1 it did not; 2 the command line or a file that it names is wrong.\n" +
+		"`run` has the command's own exit code, 124 if it ran out of time and 125 if it could not be run.\n")
+	writeReference(&b, newRoot())
+	if *update {
+		if err := os.WriteFile(cliReference, b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(cliReference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(have), b.String()); diff != "" {
+		t.Errorf("docs/cli.md is old: make golden\n%s", diff)
+	}
+}
+
+func writeReference(b *bytes.Buffer, c *cobra.Command) {
+	if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
+		return
+	}
+	long := c.Long
+	if long == "" {
+		long = c.Short + "."
+	}
+	fmt.Fprintf(b, "\n## %s\n\n```text\n%s\n```\n\n%s\n", c.CommandPath(), c.UseLine(), long)
+	if c.Example != "" {
+		fmt.Fprintf(b, "\n```sh\n%s\n```\n", strings.ReplaceAll(strings.TrimPrefix(c.Example, "  "), "\n  ", "\n"))
+	}
+	if flags := c.NonInheritedFlags().FlagUsages(); flags != "" {
+		fmt.Fprintf(b, "\n```text\n%s```\n", flags)
+	}
+	for _, sub := range c.Commands() {
+		writeReference(b, sub)
+	}
+}
+
+// Every command says how it is used, with an example that names it.
+func TestEveryCommandHasHelpWithExamples(t *testing.T) {
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
+			return
+		}
+		if c.Short == "" || !strings.Contains(c.Example, "sallyport") {
+			t.Errorf("%s: no summary or no example", c.CommandPath())
+		}
+		for _, line := range strings.Split(c.Long+"\n"+c.Example, "\n") {
+			if len([]rune(line)) > 100 {
+				t.Errorf("%s: a line of its help is wider than 100 columns: %q", c.CommandPath(), line)
+			}
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRoot())
+}
