@@ -116,7 +116,7 @@ func unlistFields(h http.Header, names []string) {
 	}
 	var keep []string
 	for _, line := range listed {
-		for _, option := range strings.Split(line, ",") {
+		for option := range strings.SplitSeq(line, ",") {
 			option = strings.TrimSpace(option)
 			if option != "" && !slices.ContainsFunc(names, func(n string) bool { return sameField(option, n) }) {
 				keep = append(keep, option)

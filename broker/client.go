@@ -140,7 +140,7 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 func sameRequest(p gate.Pass, r *http.Request) error {
 	q := p.Request()
 	switch {
-	case !p.Dialable() || q.Question != rules.Fetch || p.Decision().Verdict != rules.Inspect:
+	case !p.Dialable() || q.Question != rules.Fetch:
 		return errors.New("the request was not admitted")
 	case !q.Secure:
 		return errors.New("a credential goes over TLS only")
@@ -148,15 +148,16 @@ func sameRequest(p gate.Pass, r *http.Request) error {
 		return fmt.Errorf("method %q was admitted, not %q", q.Method, r.Method)
 	}
 	for _, authority := range []string{r.Host, r.URL.Host} {
-		if authority == "" {
-			continue
-		}
-		if e, err := target.ParseAuthority(authority, 443); err != nil || e != q.Endpoint {
+		if e, err := target.ParseAuthority(authority, 443); authority != "" && (err != nil || e != q.Endpoint) {
 			return fmt.Errorf("authority %q was admitted, not %q", q.Endpoint, authority)
 		}
 	}
-	if path, err := target.ParsePath(r.URL.EscapedPath()); err != nil || path != q.Path {
-		return fmt.Errorf("path %q was admitted, not %q", q.Path, r.URL.EscapedPath())
+	text := r.URL.EscapedPath()
+	if r.URL.Opaque != "" { // then it is what is sent
+		text = r.URL.Opaque
+	}
+	if path, err := target.ParsePath(text); err != nil || path != q.Path {
+		return fmt.Errorf("path %q was admitted, not %q", q.Path, text)
 	}
 	return nil
 }
@@ -177,8 +178,7 @@ func (c *Client) ask(ctx context.Context, p gate.Pass) (injectAnswer, rules.Reas
 		if err = c.control.Call(ctx, "/v1/inject", in, &ans); err == nil {
 			return ans, "", nil
 		}
-		var refusal *control.Error
-		if errors.As(err, &refusal) {
+		if refusal, ok := errors.AsType[*control.Error](err); ok {
 			return injectAnswer{}, reasonOf(refusal), refusal
 		}
 	}

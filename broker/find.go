@@ -215,7 +215,7 @@ func (l *look) text(s string, except int) {
 	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '\\') < 0 {
 		return
 	}
-	buf := scratch.Get().(*[]byte)
+	buf := getScratch()
 	defer scratch.Put(buf)
 	*buf = append((*buf)[:0], s...)
 	for range maxDecodings {
@@ -232,7 +232,17 @@ func (l *look) text(s string, except int) {
 // known to do it twice.
 const maxDecodings = 3
 
-var scratch = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+// scratch holds buffers in which text is unescaped, so that a request that
+// carries nothing allocates nothing.
+var scratch sync.Pool
+
+func getScratch() *[]byte {
+	if b, ok := scratch.Get().(*[]byte); ok {
+		return b
+	}
+	b := make([]byte, 0, 4<<10)
+	return &b
+}
 
 func search[T needle.Text](l *look, s T, except int) {
 	for from := 0; ; {
@@ -343,7 +353,7 @@ func isToken(s string) bool {
 // isBasic reports whether encoded is base64 of user:placeholder or
 // placeholder:anything.
 func isBasic(encoded, placeholder string) bool {
-	buf := scratch.Get().(*[]byte)
+	buf := getScratch()
 	defer scratch.Put(buf)
 	*buf = append((*buf)[:0], encoded...)
 	both, err := base64.StdEncoding.AppendDecode(*buf, *buf)

@@ -205,8 +205,11 @@ func BenchmarkFind(b *testing.B) {
 	for _, bb := range []struct {
 		name, cell string
 		r          *http.Request
-	}{{"no grants", "bare", realistic()}, {"nothing carried", "cell1", realistic()},
-		{"bound", "cell1", request("GET", "https://h.test/v1/x", "Authorization", "Bearer "+phAPI)}} {
+	}{
+		{"no grants", "bare", realistic()},
+		{"nothing carried", "cell1", realistic()},
+		{"bound", "cell1", request("GET", "https://h.test/v1/x", "Authorization", "Bearer "+phAPI)},
+	} {
 		b.Run(bb.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

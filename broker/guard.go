@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -41,7 +42,7 @@ func (g *guarded) Read(p []byte) (int, error) {
 	if name, leaked := g.look(p[:n]); leaked {
 		return 0, g.refuse(name, "body")
 	}
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		for key, values := range g.r.Trailer {
 			for _, v := range values {
 				if h, ok := needle.Next(g.finder.set, v, 0); ok {
@@ -55,8 +56,10 @@ func (g *guarded) Read(p []byte) (int, error) {
 
 func (g *guarded) refuse(credential, where string) error {
 	clear(g.r.Trailer)
-	g.err = &gate.DeniedError{Reason: rules.PlaceholderLeak, ID: g.pass.ID(), Decision: g.pass.Decision(),
-		Err: fmt.Errorf("the placeholder of %q is in the %s", credential, where)}
+	g.err = &gate.DeniedError{
+		Reason: rules.PlaceholderLeak, ID: g.pass.ID(), Decision: g.pass.Decision(),
+		Err: fmt.Errorf("the placeholder of %q is in the %s", credential, where),
+	}
 	return g.err
 }
 

@@ -2,6 +2,8 @@ package broker_test
 
 import (
 	"encoding/base64"
+	"errors"
+	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -74,8 +76,10 @@ func TestInjectRefuses(t *testing.T) {
 func TestServerRefusesWhateverTheClientAsks(t *testing.T) {
 	k := newKit(t)
 	k.grant("cell1", "run1", "api")
-	good := map[string]any{"cell": "cell1", "run": "run1", "rule": "r", "credential": "api", "secure": true,
-		"method": "GET", "host": "api.test", "port": 443, "path": "/v1/x", "query": ""}
+	good := map[string]any{
+		"cell": "cell1", "run": "run1", "rule": "r", "credential": "api", "secure": true,
+		"method": "GET", "host": "api.test", "port": 443, "path": "/v1/x", "query": "",
+	}
 	tests := []struct {
 		name, field string
 		value       any
@@ -102,14 +106,11 @@ func TestServerRefusesWhateverTheClientAsks(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			in := map[string]any{}
-			for f, v := range good {
-				in[f] = v
-			}
+			in := maps.Clone(good)
 			in[tt.field] = tt.value
 			var out map[string]any
 			err := k.admin.Call(t.Context(), "/v1/inject", in, &out)
-			refusal, ok := err.(*control.Error)
+			refusal, ok := errors.AsType[*control.Error](err)
 			if !ok || refusal.Reason != string(rules.CredentialMismatch) || out != nil {
 				t.Errorf("inject = %v, %v, want credential_mismatch", out, err)
 			}
@@ -147,6 +148,9 @@ func TestInjectSignsOnlyWhatWasAdmitted(t *testing.T) {
 		{"another port", func(r *http.Request) { r.URL.Host = "api.test:8443" }, false},
 		{"another method", func(r *http.Request) { r.Method = "POST" }, false},
 		{"another path", func(r *http.Request) { r.URL.Path = "/v1/y" }, false},
+		{"another path, opaque", func(r *http.Request) { r.URL.Opaque = "/v1/y" }, false},
+		{"another place, opaque", func(r *http.Request) { r.URL.Opaque = "//evil.test/v1/x" }, false},
+		{"twin, opaque", func(r *http.Request) { r.URL.Path, r.URL.Opaque = "", "/v1/x" }, true},
 		{"unparsable Host", func(r *http.Request) { r.Host = "api.test@evil.test" }, false},
 		{"twin", func(r *http.Request) { r.Host = "API.test:443" }, true},
 	}
@@ -229,8 +233,10 @@ func TestInjectSchemes(t *testing.T) {
 	tests := []struct{ url, header, want, query string }{
 		{"https://api.test/v1/x", "Authorization", "Bearer " + realToken, ""},
 		{"https://key.test/", "X-Api-Key", otherKey, ""},
-		{"https://git.test/r.git/info/refs?service=git-upload-pack", "Authorization",
-			"Basic " + base64.StdEncoding.EncodeToString([]byte("x-access-token:ghp_16C7e42F292c6912E7710c838347Ae178B4a")), "service=git-upload-pack"},
+		{
+			"https://git.test/r.git/info/refs?service=git-upload-pack", "Authorization",
+			"Basic " + base64.StdEncoding.EncodeToString([]byte("x-access-token:ghp_16C7e42F292c6912E7710c838347Ae178B4a")), "service=git-upload-pack",
+		},
 		{"https://maps.test/geo?q=a%20b&key=PH&%6Bey=2&KEY=3&r=%2f", "", "", "q=a%20b&r=%2f&key=AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY"},
 	}
 	for _, tt := range tests {

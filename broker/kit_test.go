@@ -82,42 +82,50 @@ func paths(list ...string) (out []rules.PathPattern) {
 	return out
 }
 
-func writeSecret(t testing.TB, path, text string) {
-	t.Helper()
+func writeSecret(tb testing.TB, path, text string) {
+	tb.Helper()
 	tmp := path + ".new"
 	if err := os.WriteFile(tmp, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := os.Rename(tmp, path); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
 // newKit serves three credentials: api (bearer, api.test), key (header,
 // key.test), git (basic, git.test).
-func newKit(t testing.TB) *kit {
-	t.Helper()
-	k := &kit{t: t, dir: t.TempDir(), log: &lockedBuffer{}}
+func newKit(tb testing.TB) *kit {
+	tb.Helper()
+	k := &kit{t: tb, dir: tb.TempDir(), log: &lockedBuffer{}}
 	k.socket, k.cells = filepath.Join(k.dir, "broker.sock"), filepath.Join(k.dir, "cells")
 	if err := os.Mkdir(k.cells, 0o755); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	writeSecret(t, k.secret("api"), realToken+"\n")
-	writeSecret(t, k.secret("key"), otherKey)
-	writeSecret(t, k.secret("git"), "ghp_16C7e42F292c6912E7710c838347Ae178B4a\n")
-	writeSecret(t, k.secret("maps"), "AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY")
+	writeSecret(tb, k.secret("api"), realToken+"\n")
+	writeSecret(tb, k.secret("key"), otherKey)
+	writeSecret(tb, k.secret("git"), "ghp_16C7e42F292c6912E7710c838347Ae178B4a\n")
+	writeSecret(tb, k.secret("maps"), "AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY")
 	k.creds = []broker.Credential{
-		{Name: "api", Owner: "team", Spec: sign.Spec{Type: "bearer"}, PlaceholderEnv: "API_KEY", Source: source.Spec{File: k.secret("api")},
-			Endpoints: []broker.Endpoint{{Host: host("api.test"), Methods: []string{"GET", "POST"}, Paths: paths("/v1/**")}}},
-		{Name: "key", Spec: sign.Spec{Type: "header", Header: "X-Api-Key"}, PlaceholderEnv: "OTHER_KEY", Source: source.Spec{File: k.secret("key")},
-			Endpoints: []broker.Endpoint{{Host: host("key.test"), Ports: []uint16{443, 8443}}}},
-		{Name: "git", Spec: sign.Spec{Type: "basic", Username: "x-access-token"}, PlaceholderEnv: "GIT_TOKEN", Source: source.Spec{File: k.secret("git")},
-			Endpoints: []broker.Endpoint{{Host: host("git.test")}}},
-		{Name: "maps", Spec: sign.Spec{Type: "query", Param: "key"}, PlaceholderEnv: "MAPS_KEY", Source: source.Spec{File: k.secret("maps")},
-			Endpoints: []broker.Endpoint{{Host: host("maps.test")}}},
+		{
+			Name: "api", Owner: "team", Spec: sign.Spec{Type: "bearer"}, PlaceholderEnv: "API_KEY", Source: source.Spec{File: k.secret("api")},
+			Endpoints: []broker.Endpoint{{Host: host("api.test"), Methods: []string{"GET", "POST"}, Paths: paths("/v1/**")}},
+		},
+		{
+			Name: "key", Spec: sign.Spec{Type: "header", Header: "X-Api-Key"}, PlaceholderEnv: "OTHER_KEY", Source: source.Spec{File: k.secret("key")},
+			Endpoints: []broker.Endpoint{{Host: host("key.test"), Ports: []uint16{443, 8443}}},
+		},
+		{
+			Name: "git", Spec: sign.Spec{Type: "basic", Username: "x-access-token"}, PlaceholderEnv: "GIT_TOKEN", Source: source.Spec{File: k.secret("git")},
+			Endpoints: []broker.Endpoint{{Host: host("git.test")}},
+		},
+		{
+			Name: "maps", Spec: sign.Spec{Type: "query", Param: "key"}, PlaceholderEnv: "MAPS_KEY", Source: source.Spec{File: k.secret("maps")},
+			Endpoints: []broker.Endpoint{{Host: host("maps.test")}},
+		},
 	}
 	k.start()
-	t.Cleanup(func() { k.stop() })
+	tb.Cleanup(func() { k.stop() })
 	return k
 }
 
@@ -128,8 +136,10 @@ func (k *kit) secret(name string) string { return filepath.Join(k.dir, "secret-"
 func (k *kit) start() {
 	k.t.Helper()
 	uid := uint32(os.Getuid())
-	cfg := broker.Config{Credentials: k.creds, GatewayUID: uid, AdminUID: uid, CellsDir: k.cells, UID: uid, User: "sallyport-broker",
-		Now: func() time.Time { return epoch }, Log: slog.New(slog.NewJSONHandler(k.log, nil))}
+	cfg := broker.Config{
+		Credentials: k.creds, GatewayUID: uid, AdminUID: uid, CellsDir: k.cells, UID: uid, User: "sallyport-broker",
+		Now: func() time.Time { return epoch }, Log: slog.New(slog.NewJSONHandler(k.log, nil)),
+	}
 	if k.tweak != nil {
 		k.tweak(&cfg)
 	}
@@ -196,30 +206,32 @@ func (r *recorder) Append(_ context.Context, rec *audit.Record) error {
 
 // wide is a policy that lets a credential go anywhere on the hosts of the kit:
 // the broker's own lock is what is tested.
-func wide(t testing.TB) *rules.Policy {
-	t.Helper()
+func wide(tb testing.TB) *rules.Policy {
+	tb.Helper()
 	src := rules.Source{Name: "wide", Digest: "sha256:00"}
 	for host443, cred := range map[string]string{"api.test": "api", "key.test": "key", "git.test": "git", "maps.test": "maps", "ok.test": "", "evil.test": "api"} {
-		src.Rules = append(src.Rules, rules.Rule{ID: "rule-" + host443, Action: rules.AllowAction,
-			Hosts: []rules.HostPattern{{Host: host(host443)}}, Ports: []uint16{443, 8443, 80}, Credential: cred})
+		src.Rules = append(src.Rules, rules.Rule{
+			ID: "rule-" + host443, Action: rules.AllowAction,
+			Hosts: []rules.HostPattern{{Host: host(host443)}}, Ports: []uint16{443, 8443, 80}, Credential: cred,
+		})
 	}
 	p, err := rules.Compile(src)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return p
 }
 
 // admit makes a Pass for a request, as the proxy would.
-func admit(t testing.TB, cell, run string, r *http.Request, carries []rules.Carry) (gate.Pass, error) {
-	t.Helper()
-	p := wide(t)
+func admit(tb testing.TB, cell, run string, r *http.Request, carries []rules.Carry) (gate.Pass, error) {
+	tb.Helper()
+	p := wide(tb)
 	g, err := gate.New(gate.Config{
 		Identity: func(c string) (gate.Identity, bool) { return gate.Identity{Cell: c, Run: run, Policy: p}, true },
 		Recorder: &recorder{}, Now: func() time.Time { return epoch }, Hash: func(string) string { return "" },
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	secure := r.URL.Scheme == "https"
 	port := uint16(443)
@@ -228,22 +240,24 @@ func admit(t testing.TB, cell, run string, r *http.Request, carries []rules.Carr
 	}
 	e, err := target.ParseAuthority(r.URL.Host, port)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	path, err := target.ParsePath(r.URL.EscapedPath())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	return g.Admit(t.Context(), rules.Request{Question: rules.Fetch, Cell: cell, Endpoint: e, Secure: secure, Protocol: rules.HTTP,
-		Method: r.Method, Path: path, Query: r.URL.RawQuery, Carries: carries})
+	return g.Admit(tb.Context(), rules.Request{
+		Question: rules.Fetch, Cell: cell, Endpoint: e, Secure: secure, Protocol: rules.HTTP,
+		Method: r.Method, Path: path, Query: r.URL.RawQuery, Carries: carries,
+	})
 }
 
 // pass is admit for a request that the gateway admits.
-func pass(t testing.TB, cell, run string, r *http.Request) gate.Pass {
-	t.Helper()
-	p, err := admit(t, cell, run, r, nil)
+func pass(tb testing.TB, cell, run string, r *http.Request) gate.Pass {
+	tb.Helper()
+	p, err := admit(tb, cell, run, r, nil)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return p
 }

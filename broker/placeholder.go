@@ -39,16 +39,18 @@ const (
 
 // alphabets from narrow to wide. The last one has what any tool accepts; a
 // secret with other characters gets a placeholder without them.
-var alphabets = []string{digits, lowerHex, upperHex, lowers, uppers, digits + lowers, digits + uppers, lowers + uppers, digits + lowers + uppers}
+var alphabets = []string{
+	digits, lowerHex, upperHex, lowers, uppers, digits + lowers, digits + uppers, lowers + uppers, digits + lowers + uppers,
+}
 
 // newPlaceholder makes a stand-in that is shaped like the secret: its known
 // prefix, its length, its kind of characters, its dots, and the hyphens of a
 // UUID. Nothing else of the secret is in it.
-func newPlaceholder(real []byte) (string, error) {
-	prefix := knownPrefix(string(real))
+func newPlaceholder(secret []byte) (string, error) {
+	prefix := knownPrefix(string(secret))
 	for range 8 {
-		ph := prefix + draw(string(real[len(prefix):]))
-		if !tooAlike(ph, string(real), len(prefix)) {
+		ph := prefix + draw(string(secret[len(prefix):]))
+		if !tooAlike(ph, string(secret), len(prefix)) {
 			return ph, nil
 		}
 	}
@@ -72,21 +74,15 @@ func draw(rest string) string {
 	if isUUID(rest) {
 		keep, alphabet = "-", lowerHex
 	}
-	n := max(len(rest), minRandom)
-	raw := randomIndexes(n, len(alphabet))
-	out := make([]byte, n)
-	random := 0
-	for i := range out {
-		out[i] = alphabet[raw[i]]
-		if i < len(rest) && strings.IndexByte(keep, rest[i]) >= 0 {
-			out[i] = rest[i]
-			continue
-		}
-		random++
+	kept := 0
+	for i := range len(rest) {
+		kept += strings.Count(keep, rest[i:i+1])
 	}
-	for random < minRandom { // nearly all dots
-		out = append(out, alphabet[randomIndexes(1, len(alphabet))[0]])
-		random++
+	out := randomText(max(len(rest), minRandom+kept), alphabet)
+	for i := range len(rest) {
+		if strings.IndexByte(keep, rest[i]) >= 0 {
+			out[i] = rest[i]
+		}
 	}
 	return string(out)
 }
@@ -126,16 +122,16 @@ func isUUID(s string) bool {
 	return true
 }
 
-// randomIndexes draws count numbers below n, each equally likely.
-func randomIndexes(count, n int) []byte {
+// randomText draws characters of an alphabet, each equally likely.
+func randomText(count int, alphabet string) []byte {
 	out := make([]byte, 0, count)
-	limit := byte(256 / n * n) // above it, the remainder would favour small numbers; 0 means 256
+	limit := 256 / len(alphabet) * len(alphabet) // above it, the remainder would favour the first characters
 	var buf [64]byte
 	for len(out) < count {
 		_, _ = rand.Read(buf[:]) // crypto/rand.Read never fails: it ends the program instead
 		for _, b := range buf {
-			if (limit == 0 || b < limit) && len(out) < count {
-				out = append(out, b%byte(n))
+			if n := int(b); n < limit && len(out) < count {
+				out = append(out, alphabet[n%len(alphabet)])
 			}
 		}
 	}
@@ -143,12 +139,12 @@ func randomIndexes(count, n int) []byte {
 }
 
 // tooAlike reports whether a placeholder gives the secret away.
-func tooAlike(ph, real string, prefix int) bool {
-	if strings.Contains(ph, real) || strings.Contains(real, ph) {
+func tooAlike(ph, secret string, prefix int) bool {
+	if strings.Contains(ph, secret) || strings.Contains(secret, ph) {
 		return true
 	}
 	shared := 0
-	for prefix+shared < min(len(ph), len(real)) && ph[prefix+shared] == real[prefix+shared] {
+	for prefix+shared < min(len(ph), len(secret)) && ph[prefix+shared] == secret[prefix+shared] {
 		shared++
 	}
 	return shared > maxShared

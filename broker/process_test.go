@@ -79,9 +79,11 @@ func (r role) play(ctx context.Context) error {
 		return err
 	}
 	s, err := broker.NewServer(broker.Config{
-		Credentials: []broker.Credential{{Name: "api", Spec: sign.Spec{Type: "bearer"}, PlaceholderEnv: "API_KEY",
+		Credentials: []broker.Credential{{
+			Name: "api", Spec: sign.Spec{Type: "bearer"}, PlaceholderEnv: "API_KEY",
 			Source:    source.Spec{File: filepath.Join(r.Dir, "secret")},
-			Endpoints: []broker.Endpoint{{Host: host("api.test"), Methods: []string{"GET"}, Paths: paths("/v1/**")}}}},
+			Endpoints: []broker.Endpoint{{Host: host("api.test"), Methods: []string{"GET"}, Paths: paths("/v1/**")}},
+		}},
 		GatewayUID: gatewayUID, CellsDir: filepath.Join(r.Dir, "cells"), UID: brokerUID, User: "sallyport-broker",
 		Now: time.Now, Log: slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	})
@@ -156,7 +158,7 @@ func (p *process) kill(t *testing.T) {
 // broker's and a listening socket that outlives the broker.
 func world(t *testing.T) (dir, socket string, ln *os.File) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "broker-test-")
+	dir, err := os.MkdirTemp("", "broker-test-") //nolint:usetesting // the parent of t.TempDir is closed to others
 	if err != nil {
 		t.Fatal(err)
 	}

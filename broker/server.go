@@ -108,14 +108,15 @@ func NewServer(cfg Config) (*Server, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	return s, s.readCells()
+	s.readCells()
+	return s, nil
 }
 
 // readCells takes over the grants of the cells that are attached. A file that
 // cannot be read costs its cell the credentials, not the others theirs.
-func (s *Server) readCells() error {
+func (s *Server) readCells() {
 	if s.cfg.CellsDir == "" {
-		return nil
+		return
 	}
 	files, err := control.ReadAll(s.cfg.CellsDir)
 	if err != nil {
@@ -133,7 +134,6 @@ func (s *Server) readCells() error {
 		}
 		s.cells[f.Cell] = c
 	}
-	return nil
 }
 
 // Handler serves the broker's operations; [control.NewServer] takes it.
@@ -197,7 +197,7 @@ func (s *Server) grant(ctx context.Context, in GrantRequest) (Grants, error) {
 		return Grants{}, refuse(http.StatusConflict, rules.Limit, "granting: %d cells have grants; revoke those that are gone", maxCells)
 	}
 	s.cells[in.Cell] = c
-	s.cfg.Log.Info("granted", "cell", in.Cell, "run", in.Run, "credentials", in.Credentials)
+	s.cfg.Log.InfoContext(ctx, "granted", "cell", in.Cell, "run", in.Run, "credentials", in.Credentials)
 	return Grants{c.grants}, nil
 }
 
@@ -243,7 +243,7 @@ type Revoked struct {
 }
 
 // revoke acts on the next request: nothing about grants is kept anywhere else.
-func (s *Server) revoke(_ context.Context, in RevokeRequest) (Revoked, error) {
+func (s *Server) revoke(ctx context.Context, in RevokeRequest) (Revoked, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.cells[in.Cell]
@@ -251,7 +251,7 @@ func (s *Server) revoke(_ context.Context, in RevokeRequest) (Revoked, error) {
 		return Revoked{}, nil // it is safe to revoke twice
 	}
 	delete(s.cells, in.Cell)
-	s.cfg.Log.Info("revoked", "cell", in.Cell, "run", c.run)
+	s.cfg.Log.InfoContext(ctx, "revoked", "cell", in.Cell, "run", c.run)
 	return Revoked{len(c.grants)}, nil
 }
 

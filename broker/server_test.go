@@ -27,13 +27,20 @@ func TestNewServerReportsEveryFault(t *testing.T) {
 		cred broker.Credential
 		want []string
 	}{
-		{"everything at once", broker.Credential{Name: "A b", Where: "c.yaml:3", PlaceholderEnv: "1X"},
-			[]string{`c.yaml:3: credential "A b"`, "lower-case", `placeholder env "1X"`, "needs a type", "needs a source", "has no endpoints"}},
+		{
+			"everything at once",
+			broker.Credential{Name: "A b", Where: "c.yaml:3", PlaceholderEnv: "1X"},
+			[]string{`c.yaml:3: credential "A b"`, "lower-case", `placeholder env "1X"`, "needs a type", "needs a source", "has no endpoints"},
+		},
 		{"CR-21 no host", broker.Credential{Name: "a", Spec: sign.Spec{Type: "bearer"}, Source: source.Spec{File: "/x"}, Endpoints: []broker.Endpoint{{}}}, []string{"endpoint 1 has no host"}},
-		{"method in lower case", broker.Credential{Name: "a", Spec: sign.Spec{Type: "bearer"}, Source: source.Spec{File: "/x"},
-			Endpoints: []broker.Endpoint{{Host: host("api.test"), Methods: []string{"get"}}}}, []string{"upper case"}},
-		{"port 0", broker.Credential{Name: "a", Spec: sign.Spec{Type: "bearer"}, Source: source.Spec{File: "/x"},
-			Endpoints: []broker.Endpoint{{Host: host("api.test"), Ports: []uint16{0}}}}, []string{"not a port"}},
+		{"method in lower case", broker.Credential{
+			Name: "a", Spec: sign.Spec{Type: "bearer"}, Source: source.Spec{File: "/x"},
+			Endpoints: []broker.Endpoint{{Host: host("api.test"), Methods: []string{"get"}}},
+		}, []string{"upper case"}},
+		{"port 0", broker.Credential{
+			Name: "a", Spec: sign.Spec{Type: "bearer"}, Source: source.Spec{File: "/x"},
+			Endpoints: []broker.Endpoint{{Host: host("api.test"), Ports: []uint16{0}}},
+		}, []string{"not a port"}},
 	}
 	cfg := func(c ...broker.Credential) broker.Config {
 		return broker.Config{Credentials: c, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
@@ -218,8 +225,10 @@ func TestCredentialsList(t *testing.T) {
 	want := []broker.Status{
 		{Name: "api", Type: "bearer", Owner: "team", Source: "file " + k.secret("api"), Status: "ok", LastUse: epoch, Uses: 1, Refused: 1, Cells: []string{"cell1"}},
 		{Name: "git", Type: "basic", Source: "file " + k.secret("git"), Status: "ok", Cells: []string{}},
-		{Name: "key", Type: "header", Source: "file " + k.secret("key"), Status: "error", Cells: []string{},
-			Error: `reading secret file "` + k.secret("key") + `": its mode is 0644, so that others than its owner can reach it; run: chmod 0400 ` + k.secret("key")},
+		{
+			Name: "key", Type: "header", Source: "file " + k.secret("key"), Status: "error", Cells: []string{},
+			Error: `reading secret file "` + k.secret("key") + `": its mode is 0644, so that others than its owner can reach it; run: chmod 0400 ` + k.secret("key"),
+		},
 		{Name: "maps", Type: "query", Source: "file " + k.secret("maps"), Status: "ok", Cells: []string{}},
 	}
 	if d := cmp.Diff(want, out.Credentials); d != "" {

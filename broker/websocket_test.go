@@ -33,8 +33,10 @@ func TestWebSocketMessagesAreScrubbed(t *testing.T) {
 	}))
 	t.Cleanup(o.Close)
 	front := gateway(t, k.client, o)
-	c, resp, err := websocket.Dial(t.Context(), front.URL+"/v1/socket", &websocket.DialOptions{Host: "api.test",
-		HTTPHeader: http.Header{"Authorization": {"Bearer " + ph}}, CompressionMode: websocket.CompressionContextTakeover})
+	c, resp, err := websocket.Dial(t.Context(), front.URL+"/v1/socket", &websocket.DialOptions{
+		Host:       "api.test",
+		HTTPHeader: http.Header{"Authorization": {"Bearer " + ph}}, CompressionMode: websocket.CompressionContextTakeover,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,8 @@ func gateway(t *testing.T, c *broker.Client, o *httptest.Server) *httptest.Serve
 			http.Error(w, string(denied.Reason), http.StatusForbidden)
 			return
 		}
-		rp := &httputil.ReverseProxy{Rewrite: func(*httputil.ProxyRequest) {}, Transport: transport, ErrorLog: log.New(t.Output(), "", 0),
+		rp := &httputil.ReverseProxy{
+			Rewrite: func(*httputil.ProxyRequest) {}, Transport: transport, ErrorLog: log.New(t.Output(), "", 0),
 			ModifyResponse: func(resp *http.Response) error { return c.Scrub(p, resp) }, FlushInterval: -1,
 			ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 				if errors.As(err, &denied) {
@@ -108,7 +109,8 @@ func gateway(t *testing.T, c *broker.Client, o *httptest.Server) *httptest.Serve
 					return
 				}
 				http.Error(w, err.Error(), http.StatusBadGateway)
-			}}
+			},
+		}
 		rp.ServeHTTP(w, out)
 	}))
 	t.Cleanup(front.Close)

@@ -15,7 +15,7 @@ import (
 // needles and hardly rises with their number.
 type Set struct {
 	needles []Needle // longest first: at one place the longest wins
-	window  int
+	window  int      // at least MinLen, at most maxWindow
 	longest int
 	jump    [tableSize]uint8
 	// head and next chain the needles whose window ends alike, in order; an
@@ -45,19 +45,22 @@ func NewSet(needles []Needle) *Set {
 	}
 	slices.SortStableFunc(s.needles, func(a, b Needle) int { return cmp.Compare(len(b.Text), len(a.Text)) })
 	for i := range s.jump {
-		s.jump[i] = uint8(s.window - 1)
+		s.jump[i] = octet(s.window - 1)
 	}
 	s.next = make([]uint16, len(s.needles))
 	for i, n := range slices.Backward(s.needles) {
 		for end := 1; end < s.window; end++ {
 			h := hash(n.Text[end-1], n.Text[end])
-			s.jump[h] = min(s.jump[h], uint8(s.window-1-end))
+			s.jump[h] = min(s.jump[h], octet(s.window-1-end))
 		}
 		h := hash(n.Text[s.window-2], n.Text[s.window-1])
 		s.next[i], s.head[h] = s.head[h], uint16(i+1)
 	}
 	return s
 }
+
+// octet narrows a jump, which a window of at most maxWindow keeps below 256.
+func octet(n int) uint8 { return uint8(min(n, maxWindow)) }
 
 // Len returns the number of needles.
 func (s *Set) Len() int { return len(s.needles) }

@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -71,7 +72,7 @@ func openDeflate(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(r)
 	head, err := b.Peek(2)
 	switch {
-	case err == io.EOF && len(head) > 0:
+	case errors.Is(err, io.EOF) && len(head) > 0:
 		return nil, io.ErrUnexpectedEOF
 	case err != nil:
 		return nil, err // an empty body is taken for empty, as by gzip

@@ -29,21 +29,24 @@ var encoders = map[string]func(io.Writer) flushWriter{
 	"zstd":    func(w io.Writer) flushWriter { z, _ := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1)); return z },
 }
 
-func encode(t testing.TB, coding, text string) string {
+func encode(tb testing.TB, coding, text string) string {
+	tb.Helper()
 	var b bytes.Buffer
 	w := encoders[coding](&b)
 	if _, err := io.WriteString(w, text); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return b.String()
 }
 
 func response(coding, body string) *http.Response {
-	return &http.Response{StatusCode: 200, Header: http.Header{"Content-Encoding": {coding}, "Content-Length": {"1"}, "Content-Digest": {"x"}}, ContentLength: int64(len(body)),
-		Body: io.NopCloser(strings.NewReader(body)), Request: &http.Request{Method: "GET"}}
+	return &http.Response{
+		StatusCode: 200, Header: http.Header{"Content-Encoding": {coding}, "Content-Length": {"1"}, "Content-Digest": {"x"}}, ContentLength: int64(len(body)),
+		Body: io.NopCloser(strings.NewReader(body)), Request: &http.Request{Method: "GET"},
+	}
 }
 
 func TestCompressedBodies(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -96,8 +97,8 @@ func decode(resp *http.Response) error {
 		return errors.New("it is a part of something compressed")
 	}
 	body := resp.Body
-	for i := len(names) - 1; i >= 0; i-- { // the last was applied last
-		r, err := decoder(names[i], body)
+	for _, name := range slices.Backward(names) { // the last was applied last
+		r, err := decoder(name, body)
 		if err != nil {
 			return err
 		}

@@ -44,8 +44,10 @@ func forms(s string) map[string]string {
 
 // shows reports whether text shows more of the secret than its stand-in shares.
 func shows(text string) bool {
-	for _, f := range []string{secret, secret[8:20], secret[len(secret)-10:], hex.EncodeToString([]byte(secret[8:20])),
-		strings.ToUpper(hex.EncodeToString([]byte(secret[8:20])))} {
+	for _, f := range []string{
+		secret, secret[8:20], secret[len(secret)-10:], hex.EncodeToString([]byte(secret[8:20])),
+		strings.ToUpper(hex.EncodeToString([]byte(secret[8:20]))),
+	} {
 		if strings.Contains(text, f) {
 			return true
 		}
@@ -59,11 +61,11 @@ func shows(text string) bool {
 	return false
 }
 
-func readAll(t testing.TB, r io.Reader) string {
-	t.Helper()
+func readAll(tb testing.TB, r io.Reader) string {
+	tb.Helper()
 	b, err := io.ReadAll(r)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return string(b)
 }
@@ -211,11 +213,11 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		return copy(p, s), nil
 	case <-c.closed:
-		return 0, net_ErrClosed
+		return 0, errStreamClosed
 	}
 }
 
-var net_ErrClosed = errors.New("closed")
+var errStreamClosed = errors.New("closed")
 
 func (c *conn) Close() error { close(c.closed); return nil }
 
@@ -295,7 +297,7 @@ func TestCloseEndsARead(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-done; !errors.Is(err, net_ErrClosed) {
+		if err := <-done; !errors.Is(err, errStreamClosed) {
 			t.Errorf("reading ended with %v", err)
 		}
 	})
@@ -322,9 +324,11 @@ func TestUpgradedConnectionCanBeWritten(t *testing.T) {
 // TestEchoes: CR-08.
 func TestEchoes(t *testing.T) {
 	trailer := http.Header{}
-	resp := &http.Response{StatusCode: 200, Status: "200 " + secret, ContentLength: 40, Request: &http.Request{Method: "GET"},
+	resp := &http.Response{
+		StatusCode: 200, Status: "200 " + secret, ContentLength: 40, Request: &http.Request{Method: "GET"},
 		Header: http.Header{"X-Echo": {"Bearer " + secret, "ok"}, "Location": {"/?k=" + secret}, "Set-Cookie": {"s=" + secret + "; Path=/"}, "X-" + secret: {"1"}, "Content-Length": {"40"}},
-		Body:   &trailerAtEnd{strings.NewReader(`{"error":"` + secret + `"}`), trailer}, Trailer: trailer}
+		Body:   &trailerAtEnd{strings.NewReader(`{"error":"` + secret + `"}`), trailer}, Trailer: trailer,
+	}
 	if err := scrubber().Response(resp); err != nil {
 		t.Fatal(err)
 	}

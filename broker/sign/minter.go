@@ -52,35 +52,51 @@ type minter struct {
 func (m *minter) get(ctx context.Context, v secret.Value) (string, error) {
 	key := sha256.Sum256(v.Reveal())
 	for {
-		m.mu.Lock()
-		if key != m.key {
-			m.key, m.token, m.err, m.running = key, "", nil, nil
-			m.renew, m.until, m.retry = time.Time{}, time.Time{}, time.Time{}
-		}
-		now := m.now()
-		usable := m.token != "" && now.Before(m.until)
-		resting := m.err != nil && now.Before(m.retry)
-		token, err, running := m.token, m.err, m.running
-		mine := !resting && running == nil && !(usable && now.Before(m.renew))
-		if mine {
-			running = make(chan struct{})
-			m.running = running
-		}
-		m.mu.Unlock()
+		step := m.next(key)
 		switch {
-		case mine:
-			m.run(ctx, v, key, running)
-		case usable:
-			return token, nil
-		case resting:
-			return "", err
+		case step.mine:
+			m.run(ctx, v, key, step.running)
+		case step.token != "" || step.err != nil:
+			return step.token, step.err
 		default:
 			select {
-			case <-running:
+			case <-step.running:
 			case <-ctx.Done():
 				return "", context.Cause(ctx)
 			}
 		}
+	}
+}
+
+// step is what a caller does next: run the mint, take what there is, or wait.
+type step struct {
+	mine    bool
+	token   string
+	err     error
+	running chan struct{}
+}
+
+func (m *minter) next(key [sha256.Size]byte) step {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if key != m.key {
+		m.key, m.token, m.err, m.running = key, "", nil, nil
+		m.renew, m.until, m.retry = time.Time{}, time.Time{}, time.Time{}
+	}
+	now := m.now()
+	usable := m.token != "" && now.Before(m.until)
+	resting := m.err != nil && now.Before(m.retry)
+	fresh := usable && now.Before(m.renew)
+	switch {
+	case !fresh && !resting && m.running == nil:
+		m.running = make(chan struct{})
+		return step{mine: true, running: m.running}
+	case usable:
+		return step{token: m.token}
+	case resting:
+		return step{err: m.err}
+	default:
+		return step{running: m.running}
 	}
 }
 
@@ -110,5 +126,5 @@ func (m *minter) run(ctx context.Context, v secret.Value, key [sha256.Size]byte,
 	}
 	use := got.life - mintMargin
 	// Not all at the same moment, where many brokers share an endpoint.
-	m.token, m.until, m.renew = got.token, now.Add(use), now.Add(use*3/4+rand.N(use/8+1))
+	m.token, m.until, m.renew = got.token, now.Add(use), now.Add(use*3/4+rand.N(use/8+1)) //nolint:gosec // nobody gains by guessing it
 }

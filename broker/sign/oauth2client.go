@@ -108,23 +108,28 @@ const maxTokenAnswer = 64 << 10
 
 var errorCode = regexp.MustCompile(`^[a-z_]{1,40}$`) // RFC 6749 section 5.2 has six of them
 
-// readToken reads a token answer (RFC 6749 section 5). Nothing of an answer but a
-// well-formed error code is put into an error.
+// answer is what a token endpoint says (RFC 6749 section 5).
+type answer struct {
+	AccessToken string      `json:"access_token"`
+	TokenType   string      `json:"token_type"`
+	ExpiresIn   json.Number `json:"expires_in"`
+	Error       string      `json:"error"`
+}
+
+// readToken reads a token answer. Nothing of an answer but a well-formed error
+// code is put into an error.
 func readToken(resp *http.Response, body []byte) (minted, error) {
-	var ans struct {
-		AccessToken string      `json:"access_token"`
-		TokenType   string      `json:"token_type"`
-		ExpiresIn   json.Number `json:"expires_in"`
-		Error       string      `json:"error"`
-	}
+	var ans answer
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	parsed := err == nil && kind == "application/json" && json.Unmarshal(body, &ans) == nil
+	if err != nil || kind != "application/json" || json.Unmarshal(body, &ans) != nil {
+		ans = answer{}
+	}
 	switch {
-	case resp.StatusCode != http.StatusOK && parsed && errorCode.MatchString(ans.Error):
+	case resp.StatusCode != http.StatusOK && errorCode.MatchString(ans.Error):
 		return minted{}, fmt.Errorf("it answered %d, %s", resp.StatusCode, ans.Error)
 	case resp.StatusCode != http.StatusOK:
 		return minted{}, fmt.Errorf("it answered %d", resp.StatusCode)
-	case !parsed || ans.AccessToken == "":
+	case ans.AccessToken == "":
 		return minted{}, errors.New("its answer holds no token")
 	case !strings.EqualFold(ans.TokenType, "bearer"):
 		return minted{}, errors.New("its token is not a bearer token")
@@ -132,14 +137,23 @@ func readToken(resp *http.Response, body []byte) (minted, error) {
 	if err := checkHeaderSafe(secret.New([]byte(ans.AccessToken))); err != nil {
 		return minted{}, errors.New("its token cannot stand in a header")
 	}
-	life, err := ans.ExpiresIn.Int64()
-	if err != nil && ans.ExpiresIn != "" || life < 0 || life > maxTokenLife {
-		return minted{}, errors.New("its token has no readable end")
+	life, err := ans.life()
+	return minted{ans.AccessToken, life}, err
+}
+
+// life returns how long the token holds, 0 if the answer does not say.
+func (a answer) life() (time.Duration, error) {
+	if a.ExpiresIn == "" {
+		return 0, nil
 	}
-	if ans.ExpiresIn != "" && life == 0 {
-		return minted{}, errors.New("its token has ended already")
+	n, err := a.ExpiresIn.Int64()
+	switch {
+	case err != nil || n < 0 || n > maxTokenLife:
+		return 0, errors.New("its token has no readable end")
+	case n == 0:
+		return 0, errors.New("its token has ended already")
 	}
-	return minted{ans.AccessToken, time.Duration(life) * time.Second}, nil
+	return time.Duration(n) * time.Second, nil
 }
 
 const maxTokenLife = 366 * 24 * 3600

@@ -142,8 +142,10 @@ func TestOAuth2ClientIsWhatALibraryDoes(t *testing.T) {
 		t.Fatalf("ours: %q, %v", got, err)
 	}
 	ours := i.form
-	lib := clientcredentials.Config{ClientID: clientID, ClientSecret: clientSecret, TokenURL: i.URL + "/token", Scopes: []string{"read", "write"},
-		EndpointParams: url.Values{"audience": {"api"}}, AuthStyle: oauth2.AuthStyleInHeader}
+	lib := clientcredentials.Config{
+		ClientID: clientID, ClientSecret: clientSecret, TokenURL: i.URL + "/token", Scopes: []string{"read", "write"},
+		EndpointParams: url.Values{"audience": {"api"}}, AuthStyle: oauth2.AuthStyleInHeader,
+	}
 	tok, err := lib.Token(context.WithValue(t.Context(), oauth2.HTTPClient, i.Client()))
 	if err != nil || tok.AccessToken != "token-2" {
 		t.Fatalf("the library: %v, %v", tok, err)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -91,21 +92,10 @@ func New(s Spec, cfg Config) (Scheme, error) {
 	case "oauth2-client":
 		return newOAuth2Client(s, cfg)
 	case "":
-		return nil, errors.New("a credential needs a type: " + orList(Types()))
+		return nil, errors.New("a credential needs a type: " + strings.Join(Types(), ", "))
 	default:
-		return nil, fmt.Errorf("type %q is not one of %s", s.Type, orList(Types()))
+		return nil, fmt.Errorf("type %q is not one of %s", s.Type, strings.Join(Types(), ", "))
 	}
-}
-
-func orList(words []string) string {
-	out := ""
-	for i, w := range words {
-		if i > 0 {
-			out += ", "
-		}
-		out += w
-	}
-	return out
 }
 
 // only refuses fields that a type has no use for: a setting that does nothing

@@ -51,18 +51,36 @@ var good = []struct {
 	place   control.Place
 	changes sign.Changes
 }{
-	{sign.Spec{Type: "bearer"}, control.Place{Type: "bearer", Header: "Authorization"},
-		sign.Changes{Set: map[string][]string{"Authorization": {"Bearer " + text}}, Expose: []string{text}}},
-	{sign.Spec{Type: "bearer", Header: "Authorization"}, control.Place{Type: "bearer", Header: "Authorization"},
-		sign.Changes{Set: map[string][]string{"Authorization": {"Bearer " + text}}, Expose: []string{text}}},
-	{sign.Spec{Type: "header", Header: "x-api-key"}, control.Place{Type: "header", Header: "X-Api-Key"},
-		sign.Changes{Set: map[string][]string{"X-Api-Key": {text}}, Expose: []string{text}}},
-	{sign.Spec{Type: "header", Header: "Authorization", Prefix: "token "}, control.Place{Type: "header", Header: "Authorization"},
-		sign.Changes{Set: map[string][]string{"Authorization": {"token " + text}}, Expose: []string{text}}},
-	{sign.Spec{Type: "basic", Username: "git"}, control.Place{Type: "basic", Header: "Authorization"},
-		sign.Changes{Set: map[string][]string{"Authorization": {"Basic " + base64.StdEncoding.EncodeToString([]byte("git:"+text))}}, Expose: []string{text}}},
-	{sign.Spec{Type: "query", Param: "key"}, control.Place{Type: "query", Header: "key"},
-		sign.Changes{Query: map[string]string{"key": text}, Expose: []string{text}}},
+	{
+		sign.Spec{Type: "bearer"},
+		control.Place{Type: "bearer", Header: "Authorization"},
+		sign.Changes{Set: map[string][]string{"Authorization": {"Bearer " + text}}, Expose: []string{text}},
+	},
+	{
+		sign.Spec{Type: "bearer", Header: "Authorization"},
+		control.Place{Type: "bearer", Header: "Authorization"},
+		sign.Changes{Set: map[string][]string{"Authorization": {"Bearer " + text}}, Expose: []string{text}},
+	},
+	{
+		sign.Spec{Type: "header", Header: "x-api-key"},
+		control.Place{Type: "header", Header: "X-Api-Key"},
+		sign.Changes{Set: map[string][]string{"X-Api-Key": {text}}, Expose: []string{text}},
+	},
+	{
+		sign.Spec{Type: "header", Header: "Authorization", Prefix: "token "},
+		control.Place{Type: "header", Header: "Authorization"},
+		sign.Changes{Set: map[string][]string{"Authorization": {"token " + text}}, Expose: []string{text}},
+	},
+	{
+		sign.Spec{Type: "basic", Username: "git"},
+		control.Place{Type: "basic", Header: "Authorization"},
+		sign.Changes{Set: map[string][]string{"Authorization": {"Basic " + base64.StdEncoding.EncodeToString([]byte("git:"+text))}}, Expose: []string{text}},
+	},
+	{
+		sign.Spec{Type: "query", Param: "key"},
+		control.Place{Type: "query", Header: "key"},
+		sign.Changes{Query: map[string]string{"key": text}, Expose: []string{text}},
+	},
 }
 
 func TestSign(t *testing.T) {

@@ -27,7 +27,7 @@ type aged struct {
 func newAge(a Age, cfg Config) (Source, error) {
 	for _, p := range []string{a.File, a.Identity} {
 		if !filepath.IsAbs(p) || filepath.Clean(p) != p {
-			return nil, fmt.Errorf("source age %q: write absolute paths of file and identity, without . and ..", p)
+			return nil, fmt.Errorf("source age %q: write absolute paths of file and identity, without dots", p)
 		}
 	}
 	return aged{a, cfg}, nil

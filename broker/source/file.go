@@ -24,7 +24,7 @@ type file struct {
 
 func newFile(path string, cfg Config) (Source, error) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
-		return nil, fmt.Errorf("source file %q: write the absolute path, without . and ..", path)
+		return nil, fmt.Errorf("source file %q: write the absolute path, without dots", path)
 	}
 	return file{path, cfg}, nil
 }
@@ -103,8 +103,7 @@ func explainOpen(err error, path string, cfg Config) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("the broker may not read it; run: chown %s %s && chmod 0400 %s", cfg.User, path, path)
 	}
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err // the path is said already
 	}
 	return err
