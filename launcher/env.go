@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"sallyport/control"
 )
@@ -75,7 +76,7 @@ func environment(proxy netip.AddrPort, cell, run string, grants []control.Grant,
 	for _, g := range grants {
 		switch {
 		case g.Env == "":
-		case !envName.MatchString(g.Env) || protected(g.Env):
+		case !envName(g.Env) || protected(g.Env):
 			return nil, fmt.Errorf("credential %q: its placeholder cannot be in a variable called %q", g.Credential, g.Env)
 		case slices.Contains(given, g.Env):
 			return nil, fmt.Errorf("variable %s: the policy's credential %q sets it", g.Env, g.Credential)
@@ -117,25 +118,39 @@ func protected(name string) bool {
 	return slices.ContainsFunc(egress(netip.AddrPort{}), func(v variable) bool { return v.name == name })
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+// envName says whether a shell could set a variable of that name.
+func envName(s string) bool {
+	for i, c := range []byte(s) {
+		letter := c == '_' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 128
+}
 
-// secrets are the shapes of well-known kinds of secrets. The list does not need
-// to be long: it is there to catch a habit, not an adversary.
-var secrets = []struct {
+type shape struct {
 	what    string
 	pattern *regexp.Regexp
-}{
-	{"a private key", regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----`)},
-	{"an AWS access key", regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b`)},
-	{"a GitHub token", regexp.MustCompile(`\b(gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})`)},
-	{"a GitLab token", regexp.MustCompile(`\bglpat-[A-Za-z0-9_-]{16,}`)},
-	{"a Slack token", regexp.MustCompile(`\bxox[abeprs]-[A-Za-z0-9-]{8,}`)},
-	{"an API key", regexp.MustCompile(`\b(sk|rk|pk)[-_][A-Za-z0-9_-]{16,}`)},
-	{"a Google API key", regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{30,}`)},
-	{"a package registry token", regexp.MustCompile(`\b(npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{30,})`)},
-	{"a JSON web token", regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.`)},
-	{"a URL with a password", regexp.MustCompile(`[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@`)},
 }
+
+// secrets returns the shapes of well-known kinds of secrets. The list does not
+// need to be long: it is there to catch a habit, not an adversary. They are
+// compiled when they are first wanted, which they are not in a guest.
+var secrets = sync.OnceValue(func() []shape {
+	return []shape{
+		{"a private key", regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----`)},
+		{"an AWS access key", regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b`)},
+		{"a GitHub token", regexp.MustCompile(`\b(gh[pousr]_|github_pat_)[A-Za-z0-9_]{20}`)},
+		{"a GitLab token", regexp.MustCompile(`\bglpat-[A-Za-z0-9_-]{16}`)},
+		{"a Slack token", regexp.MustCompile(`\bxox[abeprs]-[A-Za-z0-9-]{8}`)},
+		{"an API key", regexp.MustCompile(`\b(sk|rk|pk)[-_][A-Za-z0-9_-]{16}`)},
+		{"a Google API key", regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{30}`)},
+		{"a package registry token", regexp.MustCompile(`\b(npm_|pypi-)[A-Za-z0-9_-]{30}`)},
+		{"a JSON web token", regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.`)},
+		{"a URL with a password", regexp.MustCompile(`[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@`)},
+	}
+})
 
 // checkEnv refuses variables that are ours, and values that a sandbox must not
 // have. A value is never repeated.
@@ -146,7 +161,7 @@ func checkEnv(env []string) error {
 		name, value, ok := strings.Cut(kv, "=")
 		size += len(kv)
 		switch {
-		case !ok || !envName.MatchString(name):
+		case !ok || !envName(name):
 			errs = append(errs, fmt.Errorf("variable %.40q: want NAME=value", name))
 			continue
 		case strings.ContainsRune(value, 0):
@@ -154,7 +169,7 @@ func checkEnv(env []string) error {
 		case protected(name):
 			errs = append(errs, fmt.Errorf("variable %s: it is set by the launcher, so that clients find the gateway and trust it", name))
 		}
-		for _, s := range secrets {
+		for _, s := range secrets() {
 			if s.pattern.MatchString(value) {
 				errs = append(errs, fmt.Errorf("variable %s: its value looks like %s, and a sandbox must not hold one: "+
 					"make it a credential (kind: Credential, placeholder: {env: %s}) and name it in a rule of the policy", name, s.what, name))

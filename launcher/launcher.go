@@ -21,7 +21,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"time"
 
 	"sallyport/audit"
@@ -109,9 +108,6 @@ type Launcher struct {
 
 // cleanTimeout bounds each undo: a run that was cancelled must not hang.
 const cleanTimeout = 30 * time.Second
-
-// digestPattern is what a policy is named by.
-var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // New returns a Launcher and makes its directories. It refuses an incomplete Config.
 func New(cfg Config) (*Launcher, error) {

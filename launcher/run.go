@@ -286,14 +286,14 @@ func (r *run) attach(ctx context.Context) error { return r.l.cfg.Gateway.Attach(
 
 func (r *run) detach(ctx context.Context) error { return r.l.cfg.Gateway.Detach(ctx, r.id) }
 
-var numericUser = regexp.MustCompile(`^([1-9][0-9]{0,8})(:([1-9][0-9]{0,8}))?$`)
+var numericUser = regexp.MustCompile(`^([1-9][0-9]*)(:([1-9][0-9]*))?$`)
 
 // userOf is the image's user if that is one by number and not root, else 1000. A
 // name would be looked up in the image's own passwd, where it may be root's.
 func userOf(image string) string {
 	m := numericUser.FindStringSubmatch(image)
 	switch {
-	case m == nil:
+	case m == nil || len(m[1]) > 9 || len(m[3]) > 9:
 		return "1000:1000"
 	case m[3] == "":
 		return m[1] + ":" + m[1]

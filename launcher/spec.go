@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sallyport/launcher/guest"
+	"sallyport/launcher/nerdctl"
 )
 
 // Spec is a run to be made.
@@ -124,7 +125,7 @@ func limit[T int | int64 | float64 | time.Duration](name string, v *T, normal, l
 // interpreters run code by its extension.
 var interpreters = map[string]string{".py": "python3", ".sh": "sh", ".js": "node"}
 
-var codeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}$`)
+var codeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
 // check refuses what cannot be run, before anything is made. It fills in limits.
 func (s *Spec) check() error {
@@ -141,7 +142,7 @@ func (s *Spec) checkPolicy() error {
 	if s.Isolation != Container && s.Isolation != Hardened {
 		errs = append(errs, fmt.Errorf("isolation %q: want %q or %q", s.Isolation, Container, Hardened))
 	}
-	if len(s.Policy.Source) == 0 || !digestPattern.MatchString(s.Policy.Digest) {
+	if len(s.Policy.Source) == 0 || !nerdctl.IsDigest(s.Policy.Digest) {
 		errs = append(errs, errors.New("a policy with its digest is required"))
 	}
 	return errors.Join(errs...)
@@ -165,7 +166,7 @@ func (s *Spec) checkWork() error {
 	if s.Code == nil {
 		return errors.Join(errs...)
 	}
-	if !codeName.MatchString(s.Code.Name) || interpreters[path.Ext(s.Code.Name)] == "" {
+	if !codeName.MatchString(s.Code.Name) || len(s.Code.Name) > 100 || interpreters[path.Ext(s.Code.Name)] == "" {
 		errs = append(errs, fmt.Errorf("code %q: want a plain name that ends in .py, .sh or .js", s.Code.Name))
 	}
 	if len(s.Code.Data) > maxCode {

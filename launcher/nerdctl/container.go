@@ -56,9 +56,9 @@ var userPattern = regexp.MustCompile(`^[0-9]+:[0-9]+$`)
 
 func (c *Container) check() error {
 	switch {
-	case !plainName.MatchString(c.Name) || !plainName.MatchString(c.Hostname) || len(c.Hostname) > 63:
+	case !plainName(c.Name) || !plainName(c.Hostname) || len(c.Hostname) > 63:
 		return fmt.Errorf("name %q, host name %q: want lower-case letters, digits and dashes", c.Name, c.Hostname)
-	case !digestPattern.MatchString(c.Image):
+	case !IsDigest(c.Image):
 		return fmt.Errorf("image %q: want a digest", c.Image)
 	case !userPattern.MatchString(c.User) || strings.HasPrefix(c.User, "0:"):
 		return fmt.Errorf("user %q: want numbers uid:gid, and not root's", c.User)
@@ -226,7 +226,7 @@ type Found struct {
 	Cell string // of its label
 }
 
-var containerID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+func containerID(s string) bool { return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == "" }
 
 // List returns the containers of the instance.
 func (e *Engine) List(ctx context.Context) ([]Found, error) {
@@ -238,7 +238,7 @@ func (e *Engine) List(ctx context.Context) ([]Found, error) {
 	var found []Found
 	for line := range strings.Lines(string(out)) {
 		id, cell, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if !containerID.MatchString(id) {
+		if !containerID(id) {
 			return nil, fmt.Errorf("nerdctl ps: %q is not a container's id", id)
 		}
 		found = append(found, Found{id, cell})
@@ -248,7 +248,7 @@ func (e *Engine) List(ctx context.Context) ([]Found, error) {
 
 // Remove kills and removes a container. One that is not there is no error.
 func (e *Engine) Remove(ctx context.Context, id string) error {
-	if !containerID.MatchString(id) {
+	if !containerID(id) {
 		return fmt.Errorf("removing a container: %q is not an id", id)
 	}
 	// Its exit status is 0 for one that is not there, and what it says is text.

@@ -22,15 +22,20 @@ type Image struct {
 	Volumes    []string // absolute paths that the image declares for data
 }
 
-var (
-	digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	// imagePattern is a name, a tag and a digest, without what an option could start with.
-	imagePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$`)
-)
+// IsDigest says whether s is the digest of an image, or of a policy.
+func IsDigest(s string) bool {
+	sum, ok := strings.CutPrefix(s, "sha256:")
+	return ok && len(sum) == 64 && strings.Trim(sum, "0123456789abcdef") == ""
+}
+
+// imagePattern is a name, a tag and a digest, without what an option could start with.
+var imagePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@-]*$`)
+
+func imageName(s string) bool { return len(s) <= 255 && imagePattern.MatchString(s) }
 
 // Image looks an image up by name. ErrNoImage says that it is not there.
 func (e *Engine) Image(ctx context.Context, name string) (*Image, error) {
-	if !imagePattern.MatchString(name) {
+	if !imageName(name) {
 		return nil, fmt.Errorf("image %q: not a name: %w", name, ErrNoImage)
 	}
 	out, err := e.call(ctx, "image", "inspect", name)
@@ -61,7 +66,7 @@ func (e *Engine) Image(ctx context.Context, name string) (*Image, error) {
 		return nil, fmt.Errorf("image %q: %w", name, err)
 	}
 	for _, d := range got.RepoDigests {
-		if _, digest, ok := strings.Cut(d, "@"); ok && digestPattern.MatchString(digest) {
+		if _, digest, ok := strings.Cut(d, "@"); ok && IsDigest(digest) {
 			i.Digest = digest
 			return i, nil
 		}
@@ -129,7 +134,7 @@ func (e *Engine) Images(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	for line := range strings.Lines(string(out)) {
-		if name := strings.TrimSpace(line); imagePattern.MatchString(name) {
+		if name := strings.TrimSpace(line); imageName(name) {
 			names = append(names, name)
 		}
 	}

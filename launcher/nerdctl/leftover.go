@@ -38,7 +38,7 @@ func (e *Engine) RemoveCell(ctx context.Context, cell, name, cidFile string) err
 		}
 	}
 	for _, path := range append(e.nameFiles(name), cidFile) {
-		if data, err := os.ReadFile(path); err == nil && containerID.Match(data) && !slices.Contains(ids, string(data)) {
+		if data, err := os.ReadFile(path); err == nil && containerID(string(data)) && !slices.Contains(ids, string(data)) {
 			ids = append(ids, string(data))
 		}
 	}
@@ -63,7 +63,7 @@ func (e *Engine) Gone(name, id string) bool {
 
 // Sweep removes what a finished run's nerdctl leaves behind.
 func (e *Engine) Sweep(id string) error {
-	if !containerID.MatchString(id) {
+	if !containerID(id) {
 		return nil // it never had one
 	}
 	return e.sweep(id)
@@ -80,7 +80,7 @@ func (e *Engine) SweepAll(ctx context.Context) error {
 	for _, path := range e.files("*") {
 		id := filepath.Base(path)
 		known := slices.ContainsFunc(found, func(f Found) bool { return f.ID == id })
-		if containerID.MatchString(id) && !known {
+		if containerID(id) && !known {
 			errs = append(errs, e.sweep(id))
 		}
 	}
@@ -98,7 +98,7 @@ func (e *Engine) files(id string) []string {
 
 // nameFiles say which container has a name.
 func (e *Engine) nameFiles(name string) []string {
-	if !plainName.MatchString(name) {
+	if !plainName(name) {
 		return nil
 	}
 	return append(glob(filepath.Join(e.cfg.dataRoot(), "*", e.cfg.Instance, name)),

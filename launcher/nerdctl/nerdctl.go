@@ -75,7 +75,9 @@ var (
 // commandTimeout bounds every nerdctl that does not run a sandbox.
 const commandTimeout = 2 * time.Minute
 
-var plainName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,75}$`)
+var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]*$`)
+
+func plainName(s string) bool { return len(s) <= 76 && namePattern.MatchString(s) }
 
 // plainPath is a path that no option of nerdctl reads anything else into.
 var plainPath = regexp.MustCompile(`^/[A-Za-z0-9/._+@=~-]*$`)
@@ -92,7 +94,7 @@ func New(cfg Config) (*Engine, error) {
 }
 
 func (c *Config) check() error {
-	if !plainName.MatchString(c.Instance) {
+	if !plainName(c.Instance) {
 		return fmt.Errorf("instance %q: want lower-case letters, digits and dashes", c.Instance)
 	}
 	for _, path := range []string{c.RunDir, c.StateDir, c.Tools.Nerdctl, c.Tools.Containerd, c.Tools.Runc} {
