@@ -61,7 +61,7 @@ func AnchorFile(path string) func([]byte) error {
 		if err != nil {
 			return fmt.Errorf("writing the anchor: %w", err)
 		}
-		defer os.Remove(tmp.Name()) // gone already once it is renamed
+		defer os.Remove(tmp.Name()) //nolint:errcheck // gone already once it is renamed
 		_, err = tmp.Write(checkpoint)
 		if err := errors.Join(err, tmp.Chmod(modeFile), tmp.Sync(), tmp.Close()); err != nil {
 			return fmt.Errorf("writing the anchor: %w", err)

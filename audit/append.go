@@ -2,7 +2,6 @@ package audit
 
 import (
 	"bufio"
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -67,15 +66,12 @@ func (l *Log) probe() *entry {
 	return e
 }
 
-// submit has e written and, if r is not nil, tells r its place. A nil ctx
-// waits for ever.
-func (l *Log) submit(ctx context.Context, e *entry, r *Record) error {
-	if ctx != nil {
-		if err := ctx.Err(); err != nil {
-			entries.Put(e)
-			return err
-		}
-	}
+// errLeft says that gone was closed before the record's turn came.
+var errLeft = errors.New("gone before its turn")
+
+// submit has e written and, if r is not nil, tells r its place. It waits for
+// its turn until gone is closed; a nil gone never is.
+func (l *Log) submit(gone <-chan struct{}, e *entry, r *Record) error {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -84,7 +80,7 @@ func (l *Log) submit(ctx context.Context, e *entry, r *Record) error {
 	}
 	leading := l.enqueueLocked(e)
 	l.mu.Unlock()
-	return l.await(ctx, e, r, leading)
+	return l.await(gone, e, r, leading)
 }
 
 // submitLast is submit for the record that closes the log.
@@ -106,18 +102,14 @@ func (l *Log) enqueueLocked(e *entry) (leading bool) {
 	return true
 }
 
-func (l *Log) await(ctx context.Context, e *entry, r *Record, leading bool) error {
+func (l *Log) await(gone <-chan struct{}, e *entry, r *Record, leading bool) error {
 	if !leading {
-		var gone <-chan struct{}
-		if ctx != nil {
-			gone = ctx.Done()
-		}
 		select {
 		case s := <-e.wake:
 			leading = s == lead
 		case <-gone:
 			if e.state.CompareAndSwap(waiting, abandoned) {
-				return ctx.Err() // who leads next drops e
+				return errLeft // who leads next drops e
 			}
 			leading = <-e.wake == lead
 		}

@@ -87,6 +87,7 @@ func (f *faultFile) WriteAt(p []byte, off int64) (int, error) {
 	}
 	n := 0
 	switch w {
+	case before:
 	case after:
 		n, _ = f.File.WriteAt(p, off)
 	case short:

@@ -61,7 +61,7 @@ func (f *osFile) stat() (info, error) {
 	if err := syscall.Fstat(f.fd, &st); err != nil {
 		return info{}, fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
-	return info{st.Dev, st.Ino, uint64(st.Nlink), st.Size}, nil
+	return info{st.Dev, st.Ino, st.Nlink, st.Size}, nil
 }
 
 // statPath is stat for what a path names now.
@@ -70,7 +70,7 @@ func statPath(path string) (info, error) {
 	if err := syscall.Lstat(path, &st); err != nil {
 		return info{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return info{st.Dev, st.Ino, uint64(st.Nlink), st.Size}, nil
+	return info{st.Dev, st.Ino, st.Nlink, st.Size}, nil
 }
 
 // tail is a file that grows at its end only, by whole pieces: a piece that is

@@ -27,8 +27,10 @@ func TestHandsOnALiveLogLG06(t *testing.T) {
 		{"checkpoints deleted", func(c audit.Config) error { return os.Remove(filepath.Join(c.Dir, "checkpoints")) }, nil, "is gone"},
 		{"tree deleted", func(c audit.Config) error { return os.Remove(filepath.Join(c.Dir, "tree")) }, nil, "is gone"},
 		{"directory removed", func(c audit.Config) error { return os.RemoveAll(c.Dir) }, nil, "is gone"},
-		{"directory moved", func(c audit.Config) error { return os.Rename(c.Dir, c.Dir+".old") },
-			func(c audit.Config) error { return os.Rename(c.Dir+".old", c.Dir) }, "is gone"},
+		{
+			"directory moved", func(c audit.Config) error { return os.Rename(c.Dir, c.Dir+".old") },
+			func(c audit.Config) error { return os.Rename(c.Dir+".old", c.Dir) }, "is gone",
+		},
 		{"segment replaced", func(c audit.Config) error {
 			return errors.Join(os.Remove(seg(c)), os.WriteFile(filepath.Join(c.Dir, "000000000000.jsonl"), []byte("{}\n"), 0o640))
 		}, func(c audit.Config) error { return os.Remove(seg(c)) }, "is gone"},
@@ -63,12 +65,12 @@ func TestHandsOnALiveLogLG06(t *testing.T) {
 			if l.Ready() == nil {
 				t.Fatal("the log noticed nothing")
 			}
-			if tt.back != nil {
-				if tt.name != "directory moved" { // that is found again by itself
-					if err := g.append(t, l, 11); err == nil {
-						t.Error("Append went on before it was put right")
-					}
+			if tt.back != nil && tt.name != "directory moved" { // that is found again by itself
+				if err := g.append(t, l, 11); err == nil {
+					t.Error("Append went on before it was put right")
 				}
+			}
+			if tt.back != nil {
 				if err := tt.back(cfg); err != nil {
 					t.Fatal(err)
 				}

@@ -62,7 +62,7 @@ func createSecret(path, text string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
+	defer os.Remove(tmp.Name()) //nolint:errcheck // the link stays
 	_, err = tmp.WriteString(text + "\n")
 	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return err

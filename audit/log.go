@@ -297,11 +297,17 @@ func (l *Log) release() error {
 // as not allowed. ctx is asked as long as the record waits for its turn; once
 // it is being written, Append waits for the outcome.
 func (l *Log) Append(ctx context.Context, r *Record) error {
-	switch r.Kind {
-	case "", LogOpen, LogClose:
+	if r.Kind == "" || r.Kind == LogOpen || r.Kind == LogClose {
 		return fmt.Errorf("appending an audit record: kind %q is not for callers", r.Kind)
 	}
-	if err := l.submit(ctx, l.entry(r), r); err != nil {
+	err := ctx.Err()
+	if err == nil {
+		err = l.submit(ctx.Done(), l.entry(r), r)
+	}
+	if errors.Is(err, errLeft) {
+		err = ctx.Err()
+	}
+	if err != nil {
 		return fmt.Errorf("appending an audit record: %w", err)
 	}
 	return nil

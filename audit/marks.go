@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sync"
 
+	"golang.org/x/mod/sumdb/tlog"
+
 	"sallyport/audit/checkpoint"
 )
 
@@ -75,18 +77,9 @@ func (l *Log) markLocked() ([]byte, error) {
 		return nil, err
 	}
 	if m.msg == nil || head.N != m.last.Tree.N {
-		next := checkpoint.Checkpoint{Origin: l.keys.verifier.Name(), Tree: head, Time: l.cfg.Now().Round(0)}
-		if m.msg != nil {
-			next.Number = m.last.Number + 1
-		}
-		msg, err := next.Sign(l.keys.signer)
-		if err != nil {
+		if err := l.sign(head); err != nil {
 			return nil, err
 		}
-		if err := m.hist.append(checkpoint.Append(nil, msg)); err != nil {
-			return nil, err
-		}
-		m.last, m.msg, m.anchored = next, msg, false
 	}
 	if err := m.hist.sync(m.hist.off); err != nil {
 		return nil, err
@@ -100,6 +93,24 @@ func (l *Log) markLocked() ([]byte, error) {
 	default: // ship will find the newest
 	}
 	return m.msg, nil
+}
+
+// sign adds a checkpoint over head to the history.
+func (l *Log) sign(head tlog.Tree) error {
+	m := l.marks
+	next := checkpoint.Checkpoint{Origin: l.keys.verifier.Name(), Tree: head, Time: l.cfg.Now().Round(0)}
+	if m.msg != nil {
+		next.Number = m.last.Number + 1
+	}
+	msg, err := next.Sign(l.keys.signer)
+	if err != nil {
+		return err
+	}
+	if err := m.hist.append(checkpoint.Append(nil, msg)); err != nil {
+		return err
+	}
+	m.last, m.msg, m.anchored = next, msg, false
+	return nil
 }
 
 // store brings the tree's file up to date.

@@ -296,7 +296,7 @@ func (l *Log) lastSeq(path string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // nothing was written
 	st, err := f.stat()
 	if err != nil {
 		return 0, err
@@ -427,7 +427,7 @@ func (r *replayer) segment(path string) error {
 	if err != nil {
 		return fmt.Errorf("opening a segment: %w", err)
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // nothing was written
 	st, err := f.stat()
 	if err != nil {
 		return err

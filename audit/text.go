@@ -32,7 +32,6 @@ func appendText(dst []byte, s string, limit int) (_ []byte, used int) {
 			continue
 		}
 		dst = append(dst, s[start:i]...)
-		start = i
 		var size, cost int
 		dst, size, cost = appendUnsafe(dst, s[i:], room)
 		if size == 0 {

@@ -37,8 +37,7 @@ func Denials(dir, run string) (list []Denial, more int, err error) {
 	}
 	seen := map[Denial]int{}
 	for r, err := range Records(dir, f) {
-		var bad *LineError
-		if errors.As(err, &bad) {
+		if _, bad := errors.AsType[*LineError](err); bad {
 			continue
 		}
 		if err != nil {
@@ -47,8 +46,10 @@ func Denials(dir, run string) (list []Denial, more int, err error) {
 		if !Denied(&r) {
 			continue
 		}
-		d := Denial{Reason: r.Reason, Rule: r.Rule, Question: r.Question, Host: r.Host, Port: r.Port,
-			Method: r.Method, Path: r.Path, QType: r.QType}
+		d := Denial{
+			Reason: r.Reason, Rule: r.Rule, Question: r.Question, Host: r.Host, Port: r.Port,
+			Method: r.Method, Path: r.Path, QType: r.QType,
+		}
 		at, ok := seen[d]
 		switch {
 		case ok:
@@ -67,11 +68,6 @@ func Denials(dir, run string) (list []Denial, more int, err error) {
 // Denied reports whether r tells of a refusal: of a request, of a name, or of
 // something that was admitted and then could not be.
 func Denied(r *audit.Record) bool {
-	switch r.Kind {
-	case audit.Refuse:
-		return true
-	case audit.DNS, audit.Done, audit.Credential:
-		return r.Verdict == "deny"
-	}
-	return false
+	return r.Kind == audit.Refuse ||
+		r.Verdict == "deny" && (r.Kind == audit.DNS || r.Kind == audit.Done || r.Kind == audit.Credential)
 }

@@ -3,6 +3,7 @@ package query
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -284,12 +285,7 @@ func (t *term) matchNumber(n int64) bool {
 	case ">=":
 		return n >= t.nums[0]
 	}
-	for _, v := range t.nums {
-		if n == v {
-			return t.op == "="
-		}
-	}
-	return t.op == "!="
+	return slices.Contains(t.nums, n) == (t.op == "=")
 }
 
 func equal(s, want string) bool { return s == want }

@@ -98,15 +98,7 @@ func follow(ctx context.Context, dir string, s scanner) error {
 		}
 		if next != "" {
 			file.Close()
-			if file, err = os.Open(next); err != nil {
-				return fmt.Errorf("reading the log: %w", err)
-			}
-			if s.path == "" {
-				err = s.openAtEnd(next, file)
-			} else {
-				s.open(next, file)
-			}
-			if err != nil {
+			if file, err = s.turn(next); err != nil {
 				return err
 			}
 			continue
@@ -117,6 +109,19 @@ func follow(ctx context.Context, dir string, s scanner) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// turn goes to the next segment, or to the end of the first one.
+func (s *scanner) turn(path string) (*os.File, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the log: %w", err)
+	}
+	if s.path == "" {
+		return file, s.openAtEnd(path, file)
+	}
+	s.open(path, file)
+	return file, nil
 }
 
 // openAtEnd passes over every line that has begun.

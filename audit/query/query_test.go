@@ -195,8 +195,10 @@ func TestReaderTellsOfBadLinesAndGoesOn(t *testing.T) {
 // LG-02: nothing that a terminal obeys reaches it, even out of a forged file.
 func TestTableLG02(t *testing.T) {
 	_, dir := open(t)
-	forged, err := json.Marshal(audit.Record{Kind: "admit\x1b[2J", Verdict: "deny\u202e", Reason: "\u0085x", Host: "\x1b]0;x\x07.example",
-		Path: "/" + strings.Repeat("é", 100), Method: "G\r\nET", Time: start})
+	forged, err := json.Marshal(audit.Record{
+		Kind: "admit\x1b[2J", Verdict: "deny\u202e", Reason: "\u0085x", Host: "\x1b]0;x\x07.example",
+		Path: "/" + strings.Repeat("é", 100), Method: "G\r\nET", Time: start,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

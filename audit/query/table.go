@@ -49,8 +49,7 @@ func Printable(s string) string {
 func JSON(w io.Writer, recs iter.Seq2[audit.Record, error]) error {
 	var bad []error
 	for r, err := range recs {
-		var line *LineError
-		if errors.As(err, &line) {
+		if _, ok := errors.AsType[*LineError](err); ok {
 			if len(bad) < 10 {
 				bad = append(bad, err)
 			}
@@ -85,8 +84,7 @@ const (
 func Table(w io.Writer, recs iter.Seq2[audit.Record, error]) error {
 	day := ""
 	for r, err := range recs {
-		var bad *LineError
-		if errors.As(err, &bad) {
+		if bad, ok := errors.AsType[*LineError](err); ok {
 			if _, err := fmt.Fprintf(w, "%s\n", fit(Printable("! "+bad.Error()), 100)); err != nil {
 				return err
 			}
@@ -96,22 +94,29 @@ func Table(w io.Writer, recs iter.Seq2[audit.Record, error]) error {
 			return err
 		}
 		at := r.Time.UTC()
-		if d := at.Format(time.DateOnly); d != day {
-			if day == "" {
-				if err := row(w, "TIME", "KIND", "VERDICT", "REASON", "WHAT"); err != nil {
-					return err
-				}
-			}
-			if _, err := fmt.Fprintln(w, d); err != nil {
-				return err
-			}
-			day = d
+		if err := heading(w, &day, at.Format(time.DateOnly)); err != nil {
+			return err
 		}
 		if err := row(w, at.Format(time.TimeOnly), string(r.Kind), r.Verdict, r.Reason, what(&r)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// heading writes the date where it changes, and the columns' names above all.
+func heading(w io.Writer, day *string, today string) error {
+	if today == *day {
+		return nil
+	}
+	if *day == "" {
+		if err := row(w, "TIME", "KIND", "VERDICT", "REASON", "WHAT"); err != nil {
+			return err
+		}
+	}
+	*day = today
+	_, err := fmt.Fprintln(w, today)
+	return err
 }
 
 func row(w io.Writer, when, kind, judged, reason, what string) error {

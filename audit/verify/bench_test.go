@@ -23,8 +23,10 @@ func BenchmarkVerify(b *testing.B) {
 	for range 16 {
 		wg.Go(func() {
 			for range 3000 {
-				r := audit.Record{Kind: audit.Admit, Cell: "abcdefgh", Host: "api.example", Port: 443, Policy: strings.Repeat("ab", 40),
-					Verdict: "inspect", Reason: "allowed", Path: "/v1/" + strings.Repeat("x", 80)}
+				r := audit.Record{
+					Kind: audit.Admit, Cell: "abcdefgh", Host: "api.example", Port: 443, Policy: strings.Repeat("ab", 40),
+					Verdict: "inspect", Reason: "allowed", Path: "/v1/" + strings.Repeat("x", 80),
+				}
 				if err := l.Append(b.Context(), &r); err != nil {
 					b.Error(err)
 				}

@@ -40,36 +40,16 @@ func Prove(dir, key, id string) (*Proof, error) {
 		return nil, err
 	}
 	p := &Proof{Index: -1}
-	var hashes stack
-	c := &checker{dir: dir}
-	if err := c.list(); err != nil {
-		return nil, err
-	}
-	want := []byte(`"id":` + strconv.Quote(id))
-	number, notNumber := strconv.ParseInt(id, 10, 64)
-	for _, first := range c.starts {
-		data, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%012d.jsonl", first)))
-		if err != nil {
-			return nil, fmt.Errorf("reading the log: %w", err)
-		}
-		for line := range bytes.Lines(data) {
-			line, whole := bytes.CutSuffix(line, []byte("\n"))
-			if !whole || hashes.n == report.Signed.N && p.Index >= 0 {
-				break
-			}
-			if notNumber == nil && hashes.n == number || bytes.Contains(line, want) && hasID(line, id) {
-				p.Record, p.Index = bytes.Clone(line), hashes.n
-			}
-			hashes.add(line)
-		}
-	}
+	hashes, err := p.seek(dir, id, report.Signed.N)
 	switch {
+	case err != nil:
+		return nil, err
 	case p.Index < 0:
 		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
 	case p.Index >= report.Signed.N:
 		return nil, ErrNotCovered
 	}
-	if p.Path, err = tlog.ProveRecord(report.Signed.N, p.Index, &hashes); err != nil {
+	if p.Path, err = tlog.ProveRecord(report.Signed.N, p.Index, hashes); err != nil {
 		return nil, fmt.Errorf("proving record %d: %w", p.Index, err)
 	}
 	if p.Checkpoint, err = find(dir, key, report.Signed); err != nil {
@@ -78,9 +58,36 @@ func Prove(dir, key, id string) (*Proof, error) {
 	return p, p.Check(key)
 }
 
+// seek finds the record, and returns the hashes of at least the first signed
+// records.
+func (p *Proof) seek(dir, id string, signed int64) (*stack, error) {
+	c := &checker{dir: dir}
+	if err := c.list(); err != nil {
+		return nil, err
+	}
+	hashes := &stack{}
+	for _, first := range c.starts {
+		data, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%012d.jsonl", first)))
+		if err != nil {
+			return nil, fmt.Errorf("reading the log: %w", err)
+		}
+		for line := range bytes.Lines(data) {
+			line, whole := bytes.CutSuffix(line, []byte("\n"))
+			if !whole || hashes.n >= signed && p.Index >= 0 {
+				return hashes, nil
+			}
+			if strconv.FormatInt(hashes.n, 10) == id || hasID(line, id) {
+				p.Record, p.Index = bytes.Clone(line), hashes.n
+			}
+			hashes.add(line)
+		}
+	}
+	return hashes, nil
+}
+
 func hasID(line []byte, id string) bool {
 	var r struct{ ID string }
-	return json.Unmarshal(line, &r) == nil && r.ID == id
+	return bytes.Contains(line, []byte(id)) && json.Unmarshal(line, &r) == nil && r.ID == id
 }
 
 // stack keeps every hash of a tree in memory, 64 bytes a record.

@@ -131,8 +131,10 @@ func (c *checker) meet() error {
 	for len(c.anchors) > 0 && c.anchors[0].Tree.N == c.edge.n {
 		a := c.anchors[0]
 		if c.edge.root() != a.Tree.Hash {
-			return &Problem{Rewritten, c.file, 0, 0, a.Tree.N - 1,
-				fmt.Sprintf("the anchor of %s was signed over other records", a.Time.Format(time.RFC3339))}
+			return &Problem{
+				Rewritten, c.file, 0, 0, a.Tree.N - 1,
+				fmt.Sprintf("the anchor of %s was signed over other records", a.Time.Format(time.RFC3339)),
+			}
 		}
 		if a.Tree.N > c.Covered {
 			c.Covered, c.Signed, c.SignedAt = a.Tree.N, a.Tree, a.Time

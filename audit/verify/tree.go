@@ -136,8 +136,10 @@ func (c *checker) locate(cp checkpoint.Checkpoint) error {
 	if p := c.known(cp); p != nil {
 		return p
 	}
-	return &Problem{Changed, c.file, 0, c.signed.n, cp.Tree.N - 1,
-		fmt.Sprintf("one of them at least is not what checkpoint %d was signed over, and the hash file does not tell which", cp.Number)}
+	return &Problem{
+		Changed, c.file, 0, c.signed.n, cp.Tree.N - 1,
+		fmt.Sprintf("one of them at least is not what checkpoint %d was signed over, and the hash file does not tell which", cp.Number),
+	}
 }
 
 // known returns the first record that is not the one cp was signed over, if the

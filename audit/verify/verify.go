@@ -43,7 +43,7 @@ const (
 
 // Problem is the first thing that is wrong with a log. It is the error that
 // [Verify] returns for a log that was read and is not good.
-type Problem struct {
+type Problem struct { //nolint:errname // it is what was found, not what failed
 	Fault Fault  `json:"fault"`
 	File  string `json:"file"`
 	Line  int64  `json:"line,omitempty"` // in File, from 1; 0 where it is about no line
@@ -212,8 +212,10 @@ func (c *checker) run() error {
 func (c *checker) missing(first int64) error {
 	name := fmt.Sprintf("%012d.jsonl", c.edge.n)
 	if first < c.edge.n {
-		return c.earlier(&Problem{OutOfPlace, fmt.Sprintf("%012d.jsonl", first), 1, first, first,
-			fmt.Sprintf("the segment before it goes on to record %d", c.edge.n-1)})
+		return c.earlier(&Problem{
+			OutOfPlace, fmt.Sprintf("%012d.jsonl", first), 1, first, first,
+			fmt.Sprintf("the segment before it goes on to record %d", c.edge.n-1),
+		})
 	}
 	return c.earlier(&Problem{Missing, name, 0, c.edge.n, first - 1, "these records are not there"})
 }
@@ -222,15 +224,19 @@ func (c *checker) missing(first int64) error {
 func (c *checker) finish() error {
 	n := c.edge.n
 	if c.next != nil {
-		return c.earlier(&Problem{Cut, fmt.Sprintf("%012d.jsonl", c.lastStart()), 0, n, c.next.Tree.N - 1,
+		return c.earlier(&Problem{
+			Cut, fmt.Sprintf("%012d.jsonl", c.lastStart()), 0, n, c.next.Tree.N - 1,
 			fmt.Sprintf("%d records were signed at %s, and %d are left",
-				c.next.Tree.N, c.next.Time.Format(time.RFC3339), n)})
+				c.next.Tree.N, c.next.Time.Format(time.RFC3339), n),
+		})
 	}
 	if len(c.anchors) > 0 {
 		a := c.anchors[len(c.anchors)-1]
-		return &Problem{RolledBack, "checkpoints", 0, n, a.Tree.N - 1,
+		return &Problem{
+			RolledBack, "checkpoints", 0, n, a.Tree.N - 1,
 			fmt.Sprintf("an anchor was signed over %d records at %s, and the log holds %d",
-				a.Tree.N, a.Time.Format(time.RFC3339), n)}
+				a.Tree.N, a.Time.Format(time.RFC3339), n),
+		}
 	}
 	c.Torn += c.history.torn
 	if c.stored == nil {
