@@ -240,12 +240,3 @@ func FuzzRecord(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkEncode(b *testing.B) {
-	r := admit(1)
-	r.ID = "01JJX0000000000000000000A5"
-	b.ReportAllocs()
-	for b.Loop() {
-		audit.Line(r, sum)
-	}
-}

@@ -208,6 +208,7 @@ func BenchmarkAppend(b *testing.B) {
 			b.Run(fmt.Sprintf("%v/%d", d, writers), func(b *testing.B) {
 				cfg := config(b)
 				cfg.Durability, cfg.Interval = d, time.Second
+				cfg.Dir = filepath.Join(b.TempDir(), "audit") // on a disk
 				l := mustOpen(b, cfg)
 				b.ReportAllocs()
 				b.ResetTimer()
