@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -140,22 +139,7 @@ func printRecords(c *cobra.Command, recs iter.Seq2[audit.Record, error]) error {
 	if !asJSON {
 		return query.Table(c.OutOrStdout(), recs)
 	}
-	enc := json.NewEncoder(c.OutOrStdout()) // one record a line, as in the log
-	enc.SetEscapeHTML(false)
-	for r, err := range recs {
-		var line *query.LineError
-		if errors.As(err, &line) {
-			fmt.Fprintf(c.ErrOrStderr(), "sallyport: %v\n", line)
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := enc.Encode(&r); err != nil {
-			return err
-		}
-	}
-	return nil
+	return query.JSON(c.OutOrStdout(), recs) // one record a line, as in the log
 }
 
 func newAuditVerify() *cobra.Command {
