@@ -185,7 +185,7 @@ func killGroup(dir string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	any := false
+	found := false
 	for line := range strings.Lines(string(data)) {
 		pid, err := strconv.Atoi(strings.TrimSpace(line))
 		if err != nil || pid <= 1 {
@@ -193,15 +193,15 @@ func killGroup(dir string) (bool, error) {
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
-			any = any || errors.Is(err, unix.ESRCH)
+			found = found || errors.Is(err, unix.ESRCH)
 			continue
 		}
-		any = true
+		found = true
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 5000)
 		_ = unix.Close(fd)
 	}
-	return any, nil
+	return found, nil
 }
 
 // noProcesses says whether a group and those in it are empty.

@@ -50,7 +50,7 @@ func die() {
 }
 
 func (o *order) run(ctx context.Context) error {
-	caPEM = o.CA
+	caPEM, instance = o.CA, o.Lab.Instance
 	if err := o.Lab.open(ctx); err != nil {
 		return err
 	}
@@ -138,10 +138,10 @@ func checkEnd(t *testing.T, cells []string) {
 	t.Helper()
 	var started, ended []string
 	for _, r := range shared.gateway.recorded() {
-		switch r.Kind {
-		case audit.RunStart:
+		if r.Kind == audit.RunStart {
 			started = append(started, r.Run)
-		case audit.RunEnd:
+		}
+		if r.Kind == audit.RunEnd {
 			ended = append(ended, r.Run)
 			var e launcher.Ending
 			if err := json.Unmarshal(r.Data, &e); err != nil || e.Cause != launcher.Died || !e.Destroyed || !slices.Contains(cells, r.Cell) {

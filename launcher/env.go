@@ -37,25 +37,44 @@ func egress(proxy netip.AddrPort) []variable {
 	const direct = "localhost,127.0.0.1,::1"
 	return []variable{
 		// Both cases: curl, wget, apt and Ruby read lower case only, .NET upper.
-		{"HTTP_PROXY", url}, {"HTTPS_PROXY", url}, {"http_proxy", url}, {"https_proxy", url},
-		{"NO_PROXY", direct}, {"no_proxy", direct},
-		{"grpc_proxy", url}, {"YARN_HTTP_PROXY", url}, {"YARN_HTTPS_PROXY", url},
-		{"NODE_USE_ENV_PROXY", "1"}, {"NODE_USE_SYSTEM_CA", "1"}, {"NODE_EXTRA_CA_CERTS", caFile},
-		{"SSL_CERT_FILE", bundleFile}, {"REQUESTS_CA_BUNDLE", bundleFile}, {"CURL_CA_BUNDLE", bundleFile},
-		{"GIT_SSL_CAINFO", bundleFile}, {"PIP_CERT", bundleFile}, {"AWS_CA_BUNDLE", bundleFile},
-		{"CARGO_HTTP_CAINFO", bundleFile}, {"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", bundleFile},
-		{"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", bundleFile}, {"YARN_HTTPS_CA_FILE_PATH", bundleFile},
-		{"DENO_CERT", caFile}, {"DENO_TLS_CA_STORE", "system,mozilla"}, {"UV_SYSTEM_CERTS", "1"},
+		{"HTTP_PROXY", url},
+		{"HTTPS_PROXY", url},
+		{"http_proxy", url},
+		{"https_proxy", url},
+		{"NO_PROXY", direct},
+		{"no_proxy", direct},
+		{"grpc_proxy", url},
+		{"YARN_HTTP_PROXY", url},
+		{"YARN_HTTPS_PROXY", url},
+		{"NODE_USE_ENV_PROXY", "1"},
+		{"NODE_USE_SYSTEM_CA", "1"},
+		{"NODE_EXTRA_CA_CERTS", caFile},
+		{"SSL_CERT_FILE", bundleFile},
+		{"REQUESTS_CA_BUNDLE", bundleFile},
+		{"CURL_CA_BUNDLE", bundleFile},
+		{"GIT_SSL_CAINFO", bundleFile},
+		{"PIP_CERT", bundleFile},
+		{"AWS_CA_BUNDLE", bundleFile},
+		{"CARGO_HTTP_CAINFO", bundleFile},
+		{"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", bundleFile},
+		{"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", bundleFile},
+		{"YARN_HTTPS_CA_FILE_PATH", bundleFile},
+		{"DENO_CERT", caFile},
+		{"DENO_TLS_CA_STORE", "system,mozilla"},
+		{"UV_SYSTEM_CERTS", "1"},
 		{"CODEX_CA_CERTIFICATE", bundleFile},
 		// Java reads none of the above.
 		{"JAVA_TOOL_OPTIONS", fmt.Sprintf("-Dhttp.proxyHost=%s -Dhttp.proxyPort=%s -Dhttps.proxyHost=%s -Dhttps.proxyPort=%s"+
 			" -Djavax.net.ssl.trustStore=%s -Djavax.net.ssl.trustStoreType=JKS", host, port, host, port, javaStore)},
 		// Clients that would ask for credentials or versions at places they never reach.
-		{"AWS_EC2_METADATA_DISABLED", "true"}, {"CHECKPOINT_DISABLE", "1"},
+		{"AWS_EC2_METADATA_DISABLED", "true"},
+		{"CHECKPOINT_DISABLE", "1"},
 		// No ssh leads out: clone over https what is spelled for ssh.
 		{"GIT_CONFIG_COUNT", "2"},
-		{"GIT_CONFIG_KEY_0", "url.https://github.com/.insteadOf"}, {"GIT_CONFIG_VALUE_0", "git@github.com:"},
-		{"GIT_CONFIG_KEY_1", "url.https://github.com/.insteadOf"}, {"GIT_CONFIG_VALUE_1", "ssh://git@github.com/"},
+		{"GIT_CONFIG_KEY_0", "url.https://github.com/.insteadOf"},
+		{"GIT_CONFIG_VALUE_0", "git@github.com:"},
+		{"GIT_CONFIG_KEY_1", "url.https://github.com/.insteadOf"},
+		{"GIT_CONFIG_VALUE_1", "ssh://git@github.com/"},
 	}
 }
 

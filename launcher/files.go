@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -162,16 +164,31 @@ func (r *run) sendFiles(ctx context.Context, out io.Writer) error {
 
 // receiveFiles unpacks what the work left behind, beside the directory that it
 // is for: a hostile or broken tar leaves nothing there.
+//
+// Whoever asked may own the directory around it and swap what is in there under
+// our hands, and we are root: so everything goes through that directory's handle,
+// out of which no link leads, and into one that is root's alone until the end.
 func (r *run) receiveFiles(in io.Reader) error {
-	tmp := r.journal.Export
-	if err := os.Mkdir(tmp, 0o700); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(tmp)
+	parent, err := os.OpenRoot(filepath.Dir(r.journal.Export))
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	tmp := filepath.Base(r.journal.Export)
+	if err := parent.Mkdir(tmp, 0o700); err != nil {
+		return errors.Join(err, parent.Close())
+	}
+	root, err := parent.OpenRoot(tmp)
+	if err != nil {
+		return errors.Join(err, parent.Close())
+	}
+	r.exportParent, r.exportRoot = parent, root
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 || info.Mode().Perm() != 0o700 {
+		return fmt.Errorf("%s is not the directory that was made", r.journal.Export)
+	}
 	files, err := guest.Unpack(in, root, r.spec.bounds(), false)
 	if err != nil {
 		return err
@@ -182,23 +199,24 @@ func (r *run) receiveFiles(in io.Reader) error {
 
 // handOver gives the unpacked files to whoever asked, under the name asked for.
 func (r *run) handOver() error {
-	tmp, a := r.journal.Export, r.spec.Asker
-	if _, err := os.Lstat(tmp); err != nil {
-		return nil // nothing came
-	}
-	err := filepath.WalkDir(tmp, func(path string, _ os.DirEntry, err error) error {
-		return errors.Join(err, os.Lchown(path, a.UID, a.GID))
+	a, root := r.spec.Asker, r.exportRoot
+	err := fs.WalkDir(root.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || name == "." {
+			return err
+		}
+		return root.Lchown(name, a.UID, a.GID)
 	})
-	if err := errors.Join(err, os.Chmod(tmp, 0o755)); err != nil {
+	// The directory last: until then nobody else gets in.
+	err = errors.Join(err, root.Chown(".", a.UID, a.GID), root.Chmod(".", 0o755))
+	if err != nil {
 		return fmt.Errorf("exporting: %w", err)
 	}
-	if err := checkExport(r.spec.Export); err != nil {
-		return err // something came there meanwhile
-	}
-	if err := os.Remove(r.spec.Export); err != nil && !errors.Is(err, os.ErrNotExist) {
+	name := filepath.Base(filepath.Clean(r.spec.Export))
+	// An empty directory makes way; anything that came there meanwhile does not.
+	if err := r.exportParent.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("exporting: %w", err)
 	}
-	if err := os.Rename(tmp, r.spec.Export); err != nil {
+	if err := r.exportParent.Rename(filepath.Base(r.journal.Export), name); err != nil {
 		return fmt.Errorf("exporting: %w", err)
 	}
 	return nil

@@ -44,7 +44,8 @@ func newCellID() string {
 }
 
 func (l *Launcher) journalPath(id string) string { return filepath.Join(l.journalDir(), id+".json") }
-func (l *Launcher) lockPath(id string) string    { return filepath.Join(l.journalDir(), id+".lock") }
+
+func (l *Launcher) lockPath(id string) string { return filepath.Join(l.journalDir(), id+".lock") }
 
 // errLive says that a launcher at work holds a cell.
 var errLive = errors.New("in use")
@@ -210,7 +211,7 @@ func lockPath(ctx context.Context, dir string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// waitLock waits for a lock. On an error it has closed f, or will.
+// waitLock waits for a lock. On an error it has closed f, or will once it has it.
 func waitLock(ctx context.Context, f *os.File, how int) error {
 	got := make(chan error, 1)
 	go func() {
@@ -231,8 +232,9 @@ func waitLock(ctx context.Context, f *os.File, how int) error {
 		return nil
 	case <-ctx.Done():
 		go func() { // the wait cannot be broken off, only what comes of it be dropped
-			<-got
-			_ = f.Close()
+			if <-got == nil {
+				_ = f.Close()
+			}
 		}()
 		return ctx.Err()
 	}

@@ -132,8 +132,11 @@ func New(cfg Config) (*Launcher, error) {
 		mode os.FileMode
 		gid  int
 	}{
-		{l.cellsDir(), 0o750, cfg.Group}, {l.policiesDir(), 0o750, cfg.Group}, {l.runsDir(), 0o700, 0},
-		{l.journalDir(), 0o700, 0}, {l.imagesDir(), 0o700, 0},
+		{l.cellsDir(), 0o750, cfg.Group},
+		{l.policiesDir(), 0o750, cfg.Group},
+		{l.runsDir(), 0o700, 0},
+		{l.journalDir(), 0o700, 0},
+		{l.imagesDir(), 0o700, 0},
 	} {
 		if err := makeDir(d.path, d.mode, d.gid); err != nil {
 			return nil, fmt.Errorf("setting up the launcher: %w", err)

@@ -38,16 +38,16 @@ import (
 // These tests run real containers: containerd, nerdctl, runc, gVisor and an image
 // made of Debian packages. One engine and one network serve all of them; they are
 // told apart from anything else on the machine by the instance's name.
-const (
-	instance = "sp-launcher-test"
-	image    = "sallyport/sandbox:latest"
-)
+const image = "sallyport/sandbox:latest"
+
+// instance is this process's, so that several may test at once.
+var instance = fmt.Sprintf("splt-%d", os.Getpid())
 
 // lab is what the tests share. A launcher in another process makes the same from
 // the same paths.
 type lab struct {
-	RunDir, StateDir, Guest string
-	Tools                   nerdctl.Tools
+	Instance, RunDir, StateDir, Guest string
+	Tools                             nerdctl.Tools
 
 	engine  *nerdctl.Engine
 	network *cell.Network
@@ -116,7 +116,7 @@ func openLab(ctx context.Context) (_ *lab, closeLab func() error, err error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, closeLab, err
 	}
-	l := &lab{RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Guest: filepath.Join(dir, "guest"), Tools: tools}
+	l := &lab{Instance: instance, RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Guest: filepath.Join(dir, "guest"), Tools: tools}
 	build := exec.Command("go", "build", "-trimpath", "-o", l.Guest, "./guest/testdata/guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -295,8 +295,10 @@ func (g *gateway) listen(path string) (*http.Server, error) {
 		return out, g.do("grants", func() error {
 			for _, name := range m.Credentials {
 				g.granted[m.Cell] = true
-				out = append(out, control.Grant{Credential: name, Env: "API_KEY", Placeholder: "placeholder-" + m.Cell,
-					Place: control.Place{Type: "bearer", Header: "Authorization"}})
+				out = append(out, control.Grant{
+					Credential: name, Env: "API_KEY", Placeholder: "placeholder-" + m.Cell,
+					Place: control.Place{Type: "bearer", Header: "Authorization"},
+				})
 			}
 			return nil
 		})

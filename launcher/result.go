@@ -144,17 +144,26 @@ func (r *Result) ended(out guest.Outcome, err error, l Limits, cancelled bool) {
 	}
 	r.Truncated = end.Cause == guest.OutputLimit
 	r.Usage.Processes = end.Usage.Reaped
-	// A killed part of the work that it got over is none of the cause.
-	oom := r.Usage.OOMKills > 0 && (r.Exit != 0 || err != nil)
 	switch {
 	case cancelled:
 		r.set(Canceled, "canceled")
-	case oom || err != nil && r.atLimit(l):
+	case r.outOfMemory(err, l):
 		r.set(OutOfMemory, fmt.Sprintf("out of memory: it may use %s", size(l.Memory)))
 	case err != nil && r.Started.IsZero():
 		r.set(NotStarted, "could not be started: "+err.Error())
 	case err != nil:
 		r.set(Lost, err.Error())
+	default:
+		r.said(end, l)
+	}
+	if err != nil && r.Exit == 0 {
+		r.Exit = 125
+	}
+}
+
+// said fills in the end as the guest told it.
+func (r *Result) said(end guest.End, l Limits) {
+	switch {
 	case end.Cause == guest.TimedOut:
 		r.set(TimedOut, fmt.Sprintf("timed out: it may take %v", l.Time))
 	case end.Cause == guest.OutputLimit:
@@ -168,15 +177,16 @@ func (r *Result) ended(out guest.Outcome, err error, l Limits, cancelled bool) {
 	default:
 		r.set(Exited, fmt.Sprintf("ended with status %d", r.Exit))
 	}
-	if err != nil && r.Exit == 0 {
-		r.Exit = 125
-	}
 }
 
-// atLimit guesses at memory where the sandbox has gone together with what counts
-// kills: a gVisor sandbox is one process for the kernel.
-func (r *Result) atLimit(l Limits) bool {
-	return !r.Started.IsZero() && r.Usage.PeakMemory >= l.Memory-mib
+// outOfMemory says whether that is why the work ended. A killed part of the work
+// that it got over is none of the cause. Where the sandbox has gone together with
+// what counts kills it is a guess: for the kernel a gVisor sandbox is one process.
+func (r *Result) outOfMemory(err error, l Limits) bool {
+	if r.Usage.OOMKills > 0 {
+		return r.Exit != 0 || err != nil
+	}
+	return err != nil && !r.Started.IsZero() && r.Usage.PeakMemory >= l.Memory-mib
 }
 
 func (r *Result) set(c Cause, text string) { r.Cause, r.Text = c, text }

@@ -66,6 +66,8 @@ type run struct {
 	result Result
 
 	lookUp chan error // has the outcome of looking for the image
+
+	exportParent, exportRoot *os.Root // of journal.Export; nil until files come
 }
 
 // Run makes a run and returns what came of it. The error is ours, not the
@@ -138,7 +140,7 @@ func (r *run) steps(ctx context.Context) (err, undone error) {
 		{StepAttach, r.attach, r.detach},
 		{StepRecord, r.recordStart, nil},
 		{StepSandbox, r.work, r.removeSandbox},
-		{StepExport, r.export, r.removeExport},
+		{StepExport, r.export, nil},
 	}
 	var begun []step
 	for _, s := range all {

@@ -54,11 +54,15 @@ func TestOutcome(t *testing.T) {
 			{"status", spec("sh", "-c", "exit 42"), launcher.Exited, 42, "ended with status 42"},
 			{"signal", spec("sh", "-c", "kill -USR1 $$"), launcher.Signaled, 138, "ended by signal SIGUSR1"},
 			{"options are the command's", spec("echo", "--privileged", "-v", "/:/host"), launcher.Exited, 0, ""},
-			{"time", with(spec("sh", "-c", "trap '' TERM; sleep 600"), launcher.Limits{Time: 500 * time.Millisecond}),
-				launcher.TimedOut, 137, "timed out: it may take 500ms"},
+			{
+				"time", with(spec("sh", "-c", "trap '' TERM; sleep 600"), launcher.Limits{Time: 500 * time.Millisecond}),
+				launcher.TimedOut, 137, "timed out: it may take 500ms",
+			},
 			{"output", with(spec("yes"), launcher.Limits{Output: 100000}), launcher.OutputLimit, 137, "killed for output: it may write 100000 octets"},
-			{"memory", with(spec("python3", "-c", "x = bytearray(400 << 20)\nprint(len(x))"), launcher.Limits{Memory: 128 << 20}),
-				launcher.OutOfMemory, 137, "out of memory: it may use 128 MiB"},
+			{
+				"memory", with(spec("python3", "-c", "x = bytearray(400 << 20)\nprint(len(x))"), launcher.Limits{Memory: 128 << 20}),
+				launcher.OutOfMemory, 137, "out of memory: it may use 128 MiB",
+			},
 			{"children left behind", spec("sh", "-c", "setsid sleep 600 & (sleep 600 &) ; exit 3"), launcher.Exited, 3, ""},
 			{"zombies", spec("sh", "-c", "for i in 1 2 3 4 5 6 7 8; do (true &) ; done; exit 0"), launcher.Exited, 0, ""},
 		}

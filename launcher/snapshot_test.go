@@ -26,9 +26,7 @@ var packets = regexp.MustCompile(`\[\d+:\d+\]`)
 func snapshot(t *testing.T) system {
 	t.Helper()
 	var s system
-	for _, path := range glob(t, "/run/netns/"+instance+"*") {
-		s.Netns = append(s.Netns, path)
-	}
+	s.Netns = glob(t, "/run/netns/"+instance+"*")
 	s.Links = inGateway(t, "ip", "-o", "link")
 	for i, line := range s.Links {
 		s.Links[i] = strings.Fields(line)[1]

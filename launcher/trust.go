@@ -105,7 +105,7 @@ func (l *Launcher) look(ctx context.Context, r *run) (*trust, error) {
 	c.Binds = []nerdctl.Bind{{Source: l.cfg.Guest, Target: guestPath}}
 	var found bytes.Buffer
 	out, err := l.converse(ctx, c, guest.Job{
-		Spec: guest.Spec{Look: bundles},
+		Spec: guest.Spec{Look: bundles, Having: "-----BEGIN CERTIFICATE-----"},
 		Export: func(r io.Reader) error {
 			_, err := io.Copy(&found, io.LimitReader(r, maxBundle))
 			return err

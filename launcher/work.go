@@ -222,7 +222,7 @@ func (l *Launcher) settle(p *nerdctl.Process) error {
 }
 
 func (r *run) removeSandbox(ctx context.Context) error {
-	return r.l.removeContainer(ctx, r.id, r.id, filepath.Join(r.l.runDir(r.id), "cid"))
+	return errors.Join(r.removeExport(), r.l.removeContainer(ctx, r.id, r.id, filepath.Join(r.l.runDir(r.id), "cid")))
 }
 
 // removeContainer makes sure that a container of a cell is gone, and all that the
@@ -240,7 +240,7 @@ func (l *Launcher) removeContainer(ctx context.Context, id, name, cidFile string
 }
 
 func (r *run) export(context.Context) error {
-	if r.spec.Export == "" || len(r.result.Files) == 0 {
+	if r.exportRoot == nil || len(r.result.Files) == 0 {
 		return nil
 	}
 	if err := r.handOver(); err != nil {
@@ -250,9 +250,16 @@ func (r *run) export(context.Context) error {
 	return nil
 }
 
-func (r *run) removeExport(context.Context) error {
+// removeExport removes what was unpacked and not handed over.
+func (r *run) removeExport() error {
 	if r.journal.Export == "" {
 		return nil
 	}
-	return os.RemoveAll(r.journal.Export)
+	var errs []error
+	for _, root := range []*os.Root{r.exportRoot, r.exportParent} {
+		if root != nil {
+			errs = append(errs, root.Close())
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(r.journal.Export))...)
 }

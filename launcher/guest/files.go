@@ -2,6 +2,7 @@ package guest
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 func beUint32(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
@@ -89,8 +92,9 @@ func (g *guest) export(ctx context.Context) Done {
 // there is has about a quarter of a megabyte.
 const maxLook = 8 << 20
 
-// look says which of some files are there. It is how the launcher learns about
-// an image: links resolve inside the sandbox, where they cannot lead out.
+// look says which of some files are there and have certificates. It is how the
+// launcher learns about an image: links resolve inside the sandbox, where they
+// cannot lead out.
 func (g *guest) look() error {
 	var done Done
 	for _, path := range g.spec.Look {
@@ -98,12 +102,12 @@ func (g *guest) look() error {
 		if err != nil {
 			continue
 		}
-		info, err := os.Stat(real)
-		if err != nil || !info.Mode().IsRegular() || info.Size() == 0 || info.Size() > maxLook {
+		data, err := readSmall(real)
+		if err != nil || !bytes.Contains(data, []byte(g.spec.Having)) {
 			continue
 		}
 		if len(done.Found) == 0 {
-			if err := g.sendFile(real); err != nil {
+			if _, err := g.out.stream(kindExport).Write(data); err != nil {
 				return err
 			}
 		}
@@ -112,12 +116,19 @@ func (g *guest) look() error {
 	return g.send(kindDone, done)
 }
 
-func (g *guest) sendFile(path string) error {
-	f, err := os.Open(path)
+func readSmall(path string) ([]byte, error) {
+	// A pipe must not be waited for.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
-	_, err = io.Copy(g.out.stream(kindExport), io.LimitReader(f, maxLook))
-	return err
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxLook {
+		return nil, errors.New("not a file of a bundle's size")
+	}
+	return io.ReadAll(io.LimitReader(f, maxLook))
 }

@@ -116,8 +116,10 @@ func TestTalkChecksItsSide(t *testing.T) {
 // than were asked for.
 func FuzzTalk(f *testing.F) {
 	ok := endOf(f, guest.End{Cause: guest.Exited})
-	f.Add(bytes.Join([][]byte{frame(started, 1, nil), frame(stdout, 2, []byte("x")), frame(credit, 2, []byte{0, 0, 0, 1}), frame(end, 3, ok),
-		frame(export, 4, make([]byte, 1024)), frame(done, 5, []byte(`{"skipped":["x"]}`))}, nil))
+	f.Add(bytes.Join([][]byte{
+		frame(started, 1, nil), frame(stdout, 2, []byte("x")), frame(credit, 2, []byte{0, 0, 0, 1}), frame(end, 3, ok),
+		frame(export, 4, make([]byte, 1024)), frame(done, 5, []byte(`{"skipped":["x"]}`)),
+	}, nil))
 	f.Add(frame(end, 1, endOf(f, guest.End{Cause: guest.NotStarted, Error: "x"})))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		spec := base("true")
@@ -143,8 +145,10 @@ func FuzzUnpack(f *testing.F) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, h := range []*tar.Header{
-		{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o755}, {Typeflag: tar.TypeReg, Name: "d/f", Mode: 0o4755, Size: 3},
-		{Typeflag: tar.TypeSymlink, Name: "l", Linkname: "/etc"}, {Typeflag: tar.TypeReg, Name: "../x"},
+		{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o755},
+		{Typeflag: tar.TypeReg, Name: "d/f", Mode: 0o4755, Size: 3},
+		{Typeflag: tar.TypeSymlink, Name: "l", Linkname: "/etc"},
+		{Typeflag: tar.TypeReg, Name: "../x"},
 	} {
 		_ = w.WriteHeader(h)
 		if h.Size > 0 {

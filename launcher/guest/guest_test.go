@@ -115,8 +115,11 @@ func TestWork(t *testing.T) {
 		{"refused: no such program", base("nowhere"), guest.End{Cause: guest.NotStarted, Exit: 127, Error: "exec nowhere: file does not exist"}, "", ""},
 		{"refused: not a program", base("/etc/passwd"), guest.End{Cause: guest.NotStarted, Exit: 126, Error: "exec /etc/passwd: permission denied"}, "", ""},
 		{"refused: a directory", base("/etc"), guest.End{Cause: guest.NotStarted, Exit: 126, Error: "exec /etc: permission denied"}, "", ""},
-		{"refused: no such directory", func() guest.Spec { s := base("true"); s.Dir = "/nowhere"; return s }(),
-			guest.End{Cause: guest.NotStarted, Exit: 127, Error: "stat /nowhere: no such file or directory"}, "", ""},
+		{
+			"refused: no such directory", func() guest.Spec { s := base("true"); s.Dir = "/nowhere"; return s }(),
+			guest.End{Cause: guest.NotStarted, Exit: 127, Error: "stat /nowhere: no such file or directory"},
+			"", "",
+		},
 		{"true", base("true"), guest.End{Cause: guest.Exited}, "", ""},
 		{"false", base("false"), guest.End{Cause: guest.Exited, Exit: 1}, "", ""},
 		{"status", base("sh", "-c", "exit 77"), guest.End{Cause: guest.Exited, Exit: 77}, "", ""},
@@ -129,8 +132,11 @@ func TestWork(t *testing.T) {
 			s.Env, s.Unset = []string{"OURS=1", "PATH=/bin:/usr/bin"}, []string{"GONE"}
 			return s
 		}(), guest.End{Cause: guest.Exited}, "yes--1-/bin:/usr/bin\n", ""},
-		{"session of its own", base("sh", "-c", "cut -d' ' -f5,6 /proc/$$/stat | tr ' ' '\\n' | sort -u | wc -l; echo $$ | grep -c ^1$"),
-			guest.End{Cause: guest.Exited, Exit: 1}, "1\n0\n", ""},
+		{
+			"session of its own", base("sh", "-c", "cut -d' ' -f5,6 /proc/$$/stat | tr ' ' '\\n' | sort -u | wc -l; echo $$ | grep -c ^1$"),
+			guest.End{Cause: guest.Exited, Exit: 1},
+			"1\n0\n", "",
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -332,13 +338,17 @@ func TestLook(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "real"), "content")
 	write(t, filepath.Join(dir, "empty"), "")
+	write(t, filepath.Join(dir, "other"), "something else")
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for from, to := range map[string]string{"link": "real", "dangling": "nowhere"} {
 		if err := os.Symlink(to, filepath.Join(dir, from)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	spec := guest.Spec{}
-	for _, name := range []string{"nowhere", "dangling", "empty", ".", "link", "real"} {
+	spec := guest.Spec{Having: "tent"}
+	for _, name := range []string{"nowhere", "dangling", "empty", "other", "pipe", ".", "link", "real"} {
 		spec.Look = append(spec.Look, filepath.Join(dir, name))
 	}
 	var got []byte

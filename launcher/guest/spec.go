@@ -15,9 +15,10 @@ import (
 type Spec struct {
 	// Argv is the work. An Argv[0] without a slash is looked up in the work's PATH.
 	Argv []string `json:"argv,omitempty"`
-	// Look, instead of Argv, are paths to look for; the content of the first
-	// regular file among them is sent back. See [Done.Found].
-	Look []string `json:"look,omitempty"`
+	// Look, instead of Argv, are paths to look for: of regular files that have the
+	// text Having somewhere. The content of the first is sent back. See [Done.Found].
+	Look   []string `json:"look,omitempty"`
+	Having string   `json:"having,omitempty"`
 
 	Env   []string `json:"env,omitempty"`   // NAME=value, over what the image has
 	Unset []string `json:"unset,omitempty"` // names of the image's environment that are taken out
@@ -86,8 +87,8 @@ func (s *Spec) check() error {
 		return errors.New("limits of output and time are required")
 	case (s.Files || s.Export) && (s.Root == "" || !s.Bounds.valid()):
 		return errors.New("files need a root and bounds")
-	case len(s.Look) > 0 && (s.Files || s.Export || s.Input):
-		return errors.New("look takes no files and no input")
+	case len(s.Look) > 0 && (s.Files || s.Export || s.Input || s.Having == ""):
+		return errors.New("look needs a text, and takes no files and no input")
 	}
 	return nil
 }

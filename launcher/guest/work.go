@@ -73,7 +73,7 @@ func lookPath(name, dir string, env []string) (string, error) {
 		}
 		return name, executable(name)
 	}
-	var failed error = fs.ErrNotExist
+	failed := fs.ErrNotExist
 	for _, d := range filepath.SplitList(get(env, "PATH")) {
 		if !filepath.IsAbs(d) {
 			continue // what stands in the current directory is not a command

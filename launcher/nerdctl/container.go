@@ -64,14 +64,18 @@ func (c *Container) check() error {
 		return fmt.Errorf("user %q: want numbers uid:gid, and not root's", c.User)
 	case c.Memory <= 0 || c.CPUs <= 0 || c.PIDs <= 0 || c.NoFile <= 0:
 		return errors.New("limits of memory, CPUs, processes and open files are required")
-	case len(c.Command) == 0 || !plainPath.MatchString(c.Command[0]):
-		return errors.New("the command must be an absolute path")
-	case c.CgroupParent != "" && !plainPath.MatchString(c.CgroupParent):
-		return fmt.Errorf("cgroup parent %q: want an absolute path", c.CgroupParent)
+	case len(c.Command) == 0:
+		return errors.New("a command is required")
 	}
-	paths := []string{c.CIDFile, c.TempDir}
-	if c.Netns != "" {
-		paths = append(paths, c.Netns)
+	return c.checkPaths()
+}
+
+func (c *Container) checkPaths() error {
+	paths := []string{c.CIDFile, c.TempDir, c.Command[0]}
+	for _, p := range []string{c.Netns, c.CgroupParent} {
+		if p != "" {
+			paths = append(paths, p)
+		}
 	}
 	for _, b := range c.Binds {
 		paths = append(paths, b.Source, b.Target)
@@ -103,7 +107,7 @@ func (e *Engine) args(c *Container) []string {
 		"--memory", strconv.FormatInt(c.Memory, 10), "--memory-swap", strconv.FormatInt(c.Memory, 10),
 		"--cpus", strconv.FormatFloat(c.CPUs, 'f', 3, 64), "--pids-limit", strconv.Itoa(c.PIDs),
 		"--ulimit", fmt.Sprintf("nofile=%d:%d", c.NoFile, c.NoFile), "--ulimit", "core=0:0",
-		"--entrypoint", c.Command[0],
+		"--workdir", "/", "--entrypoint", c.Command[0],
 	}
 	if c.Netns == "" {
 		a = append(a, "--network", "none")

@@ -91,14 +91,14 @@ func (c *Containerd) start(ctx context.Context, cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	defer notify.Close()
+	defer func() { _ = notify.Close() }()                                               // again, if it ended
 	c.cmd = exec.Command(cfg.Tools.Containerd, "--config", path, "--log-level", "warn") //nolint:noctx // Stop ends it, in its own way
 	c.cmd.Env = cfg.environ("NOTIFY_SOCKET=" + notify.LocalAddr().String())
 	c.cmd.Stdout, c.cmd.Stderr = logFile, logFile
 	err = startTied(c.cmd, syscall.SIGTERM, func(err error) {
 		c.err = err
 		close(c.done)
-		notify.Close() // whoever waits to hear that it is ready
+		_ = notify.Close() // whoever waits to hear that it is ready
 	})
 	if err != nil {
 		return err

@@ -201,7 +201,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 
 // Ready says whether containerd answers.
 func (e *Engine) Ready(ctx context.Context) error {
-	var d net.Dialer //nolint:forbidigo // a unix socket of ours
+	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", e.cfg.socket())
 	if err != nil {
 		return fmt.Errorf("%w at %s: is `sallyport up` running? (%w)", ErrNoEngine, e.cfg.socket(), err)

@@ -34,8 +34,10 @@ func fake(t *testing.T, script string, up bool) *nerdctl.Engine {
 		}
 		t.Cleanup(func() { ln.Close() })
 	}
-	e, err := nerdctl.New(nerdctl.Config{Instance: "test", RunDir: dir, StateDir: dir,
-		Tools: nerdctl.Tools{Nerdctl: tool, Containerd: "/bin/false", Runc: "/bin/false", Runsc: "/opt/runsc"}})
+	e, err := nerdctl.New(nerdctl.Config{
+		Instance: "test", RunDir: dir, StateDir: dir,
+		Tools: nerdctl.Tools{Nerdctl: tool, Containerd: "/bin/false", Runc: "/bin/false", Runsc: "/opt/runsc"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +128,7 @@ func TestRunArguments(t *testing.T) {
 		want := "--rm --interactive --pull never --log-driver none --name abcdefgh --hostname abcdefgh --cidfile /r/cid " +
 			"--label sallyport.instance=test --label sallyport.cell=abcdefgh --label sallyport.run=01J --ipc private --cgroupns private " +
 			"--read-only --cap-drop ALL --security-opt no-new-privileges --user 1000:1000 --memory 134217728 --memory-swap 134217728 " +
-			"--cpus 0.500 --pids-limit 10 --ulimit nofile=20:20 --ulimit core=0:0 --entrypoint /.sallyport/guest " +
+			"--cpus 0.500 --pids-limit 10 --ulimit nofile=20:20 --ulimit core=0:0 --workdir / --entrypoint /.sallyport/guest " +
 			"--network ns:/run/netns/sp-abcdefgh --cgroup-parent /test-abcdefgh " + runtime + "--volume /s:/t:ro " +
 			"--tmpfs /tmp:rw,exec,nosuid,nodev,size=4096,mode=1777 " + digest + " guest"
 		if d := cmp.Diff(strings.Fields(want), strings.Fields(args)); d != "" {
@@ -141,8 +143,10 @@ func TestRunArguments(t *testing.T) {
 
 func TestHardenedNeedsRunsc(t *testing.T) {
 	dir := t.TempDir()
-	e, err := nerdctl.New(nerdctl.Config{Instance: "test", RunDir: dir, StateDir: dir,
-		Tools: nerdctl.Tools{Nerdctl: "/bin/true", Containerd: "/bin/true", Runc: "/bin/true"}})
+	e, err := nerdctl.New(nerdctl.Config{
+		Instance: "test", RunDir: dir, StateDir: dir,
+		Tools: nerdctl.Tools{Nerdctl: "/bin/true", Containerd: "/bin/true", Runc: "/bin/true"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,8 +190,10 @@ func TestImage(t *testing.T) {
 		{"volume over /etc", "a", inspect(`{"Volumes":{"/var/../etc":{}}}`, good), true, nil, nil, "volume"},
 		{"relative volume", "a", inspect(`{"Volumes":{"data":{}}}`, good), true, nil, nil, "volume"},
 		{"volume with an option", "a", inspect(`{"Volumes":{"/data:rw":{}}}`, good), true, nil, nil, "volume"},
-		{"good", "a/b:1", inspect(`{"User":"7:8","Entrypoint":["e"],"Cmd":["c"],"WorkingDir":"/w","Volumes":{"/var/lib/x/":{}},"Labels":{"org.opencontainers.image.title":"x"},"New":1}`, good), true,
-			&nerdctl.Image{Name: "a/b:1", Digest: digest, User: "7:8", Entrypoint: []string{"e"}, Cmd: []string{"c"}, Dir: "/w", Volumes: []string{"/var/lib/x"}}, nil, ""},
+		{
+			"good", "a/b:1", inspect(`{"User":"7:8","Entrypoint":["e"],"Cmd":["c"],"WorkingDir":"/w","Volumes":{"/var/lib/x/":{}},"Labels":{"org.opencontainers.image.title":"x"},"New":1}`, good), true,
+			&nerdctl.Image{Name: "a/b:1", Digest: digest, User: "7:8", Entrypoint: []string{"e"}, Cmd: []string{"c"}, Dir: "/w", Volumes: []string{"/var/lib/x"}}, nil, "",
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -244,8 +250,10 @@ func TestLoad(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	good := nerdctl.Config{Instance: "test", RunDir: "/run/test", StateDir: "/var/lib/test",
-		Tools: nerdctl.Tools{Nerdctl: "/bin/n", Containerd: "/bin/c", Runc: "/bin/r"}}
+	good := nerdctl.Config{
+		Instance: "test", RunDir: "/run/test", StateDir: "/var/lib/test",
+		Tools: nerdctl.Tools{Nerdctl: "/bin/n", Containerd: "/bin/c", Runc: "/bin/r"},
+	}
 	if _, err := nerdctl.New(good); err != nil {
 		t.Errorf("New = %v", err)
 	}
@@ -275,8 +283,10 @@ func TestContainerdFails(t *testing.T) {
 	if err := os.WriteFile(tool, []byte("#!/bin/sh\necho 'cannot open database' >&2; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, err := nerdctl.StartContainerd(t.Context(), nerdctl.Config{Instance: "test", RunDir: dir, StateDir: dir,
-		Tools: nerdctl.Tools{Nerdctl: tool, Containerd: tool, Runc: tool}})
+	_, err := nerdctl.StartContainerd(t.Context(), nerdctl.Config{
+		Instance: "test", RunDir: dir, StateDir: dir,
+		Tools: nerdctl.Tools{Nerdctl: tool, Containerd: tool, Runc: tool},
+	})
 	if err == nil || !strings.Contains(err.Error(), "cannot open database") {
 		t.Errorf("StartContainerd = %v", err)
 	}

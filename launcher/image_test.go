@@ -1,0 +1,154 @@
+package launcher_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sallyport/launcher"
+)
+
+type entry struct {
+	name, link string
+	data       []byte
+}
+
+func tarOf(t *testing.T, entries ...entry) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, e := range entries {
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: 0o755, Size: int64(len(e.data))}
+		switch {
+		case e.link != "":
+			h = &tar.Header{Typeflag: tar.TypeSymlink, Name: e.name, Linkname: e.link, Mode: 0o777}
+		case strings.HasSuffix(e.name, "/"):
+			h = &tar.Header{Typeflag: tar.TypeDir, Name: e.name, Mode: 0o755}
+		}
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(e.data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// load puts an image of one layer into the store.
+func load(t *testing.T, name string, config map[string]any, files ...entry) {
+	t.Helper()
+	layer := tarOf(t, files...)
+	sum := sha256.Sum256(layer)
+	config = map[string]any{
+		"architecture": "amd64", "os": "linux", "config": config,
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
+	}
+	configJSON, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "image.tar")
+	archive := tarOf(t, entry{name: "config.json", data: configJSON}, entry{name: "manifest.json", data: manifest}, entry{name: "layer.tar", data: layer})
+	if err := os.WriteFile(path, archive, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := shared.engine.Load(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An image without a shell or a library, and hostile in all that it can say.
+func TestHostileImage(t *testing.T) {
+	probe := filepath.Join(t.TempDir(), "probe")
+	build := exec.Command("go", "build", "-o", probe, "./testdata/probe")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	program, err := os.ReadFile(probe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	load(t, "hostile/all:1", map[string]any{
+		"User": "0:0", "Entrypoint": []string{"/probe"}, "Cmd": []string{"/etc/ssl/cert.pem", "/etc/ssl/certs/ca-certificates.crt", "/etc/passwd"},
+		"Env":        []string{"HTTP_PROXY=http://192.0.2.1", "ALL_PROXY=socks5://192.0.2.1", "SSL_CERT_DIR=/evil", "FROM_IMAGE=1", "GODEBUG=http2debug=2"},
+		"WorkingDir": "../../relative", "Volumes": map[string]any{"/data": struct{}{}},
+	},
+		entry{name: "probe", data: program},
+		// Up and out to the host's, were the link followed there.
+		entry{name: "etc/"}, entry{name: "etc/ssl/"}, entry{name: "etc/ssl/certs/"},
+		entry{name: "etc/ssl/certs/ca-certificates.crt", link: strings.Repeat("../", 20) + "probe"},
+		entry{name: "etc/ssl/cert.pem", data: []byte("# comment\n-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n" + string(caPEM) + "\x1b[2J")},
+		entry{name: "etc/resolv.conf", link: "/../../../../run/" + instance + "-resolv"},
+		entry{name: "workspace", link: "/etc"},
+	)
+	isolated(t, func(t *testing.T, spec func(argv ...string) launcher.Spec) {
+		before := snapshot(t)
+		s := spec()
+		s.Image = "hostile/all:1"
+		s.Limits.Tmp = 64 << 20
+		res := must(t, s)
+		got := text(res, "stdout")
+		for _, want := range []string{
+			"user 1000 1000\n", "HTTP_PROXY true http://10.213.", "ALL_PROXY false \n", "SSL_CERT_DIR false \n", "FROM_IMAGE true 1\n",
+			"volume <nil> <nil> true 67108864\n",
+			// The bundle is what was a bundle of the image, twice the same here.
+			"file /etc/ssl/cert.pem " + size(2*len(caPEM)) + " <nil>\n",
+			// What is no bundle is not mounted on, whatever it is called.
+			"file /etc/ssl/certs/ca-certificates.crt " + size(len(program)) + " <nil>\n", "file /etc/passwd 0 open /etc/passwd: no such file or directory\n",
+		} {
+			if !strings.Contains(got, want) {
+				t.Errorf("missing %q in\n%s%s%s", want, got, text(res, "stderr"), res.Text)
+			}
+		}
+		if strings.Contains(got, "192.0.2.1") {
+			t.Errorf("the image's proxy is used:\n%s", got)
+		}
+		same(t, before)
+	})
+	if _, err := os.Lstat("/run/" + instance + "-resolv"); err == nil {
+		t.Error("a file was made outside")
+	}
+}
+
+func size(n int) string { data, _ := json.Marshal(n); return string(data) }
+
+func TestImagesThatSteer(t *testing.T) {
+	tests := []struct {
+		name   string
+		config map[string]any
+		want   string
+	}{
+		{"hostile/label:1", map[string]any{"Labels": map[string]string{"containerd.io/restart.status": "running", "containerd.io/restart.loguri": "binary:///bin/sh"}}, "would steer the engine"},
+		{"hostile/state:1", map[string]any{"Labels": map[string]string{"nerdctl/state-dir": "/etc"}}, "would steer the engine"},
+		{"hostile/volume:1", map[string]any{"Volumes": map[string]any{"/etc/sallyport": struct{}{}}}, "its volume"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			load(t, test.name, test.config, entry{name: "x", data: []byte("x")})
+			before := snapshot(t)
+			s := spec("true")
+			s.Image = test.name
+			_, err := run(t, s)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("Run = %v, want %q", err, test.want)
+			}
+			same(t, before)
+		})
+	}
+}
