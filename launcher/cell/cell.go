@@ -68,7 +68,10 @@ type Cell struct {
 	Subnet  netip.Prefix // the cell's identity: no packet from elsewhere has a source in it
 }
 
-// Bypass counts packets of a cell that were dropped.
+// Bypass counts packets of a cell that were dropped. Two kinds are dropped
+// uncounted: fragments, which are no packets until they are put together, which
+// never happens; and TCP segments to elsewhere that belong to no flow, which have
+// no route and are mostly late ones of a flow that was closed.
 type Bypass struct {
 	UDP, ICMP, TCP, Other uint64 // sent where nothing listens, or from an address that is not the cell's
 	Limited               uint64 // to a listener, but over Flows or FlowRate
