@@ -146,7 +146,7 @@ func readPEM(path, kind string) ([]byte, error) {
 	if info.Size() > maxFile {
 		return nil, fmt.Errorf("reading %q: too large", path)
 	}
-	data, err := os.ReadFile(path) //nolint:gosec // the name comes from our own configuration
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func store(dir string, key, cert []byte) error {
 	if err := os.Rename(certTmp, filepath.Join(dir, certFile)); err != nil {
 		return errors.Join(err, os.Remove(certTmp), os.Remove(filepath.Join(dir, keyFile)))
 	}
-	d, err := os.Open(dir) //nolint:gosec // the name comes from our own configuration
+	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -145,5 +144,5 @@ func streamFrom(ctx context.Context) *stream {
 
 // timedOut reports whether a deadline ended an operation.
 func timedOut(err error) bool {
-	return err != nil && err != io.EOF && os.IsTimeout(err)
+	return err != nil && os.IsTimeout(err)
 }

@@ -199,7 +199,9 @@ func TestNewRefuses(t *testing.T) {
 func TestReasonsAreAnswered(t *testing.T) {
 	for _, reason := range rules.Reasons() {
 		l := newLab(t)
-		l.inject = func(context.Context, gate.Pass, *http.Request) error { return &gate.DeniedError{Reason: reason, ID: "x"} }
+		l.inject = func(context.Context, gate.Pass, *http.Request) error {
+			return &gate.DeniedError{Reason: reason, ID: "x"}
+		}
 		resp, err := ways()[2].client(l).Get("http://any.test/")
 		must(t, err)
 		body, _ := io.ReadAll(resp.Body)

@@ -71,8 +71,7 @@ func (x *exchange) serve(explain bool) {
 	if x.form, err = readForm(x.in, x.secure); err == nil {
 		err = x.agrees()
 	}
-	var bad *formError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*formError](err); ok {
 		x.refuse(bad.reason, bad.err)
 		return
 	}
@@ -148,8 +147,8 @@ func (x *exchange) refuse(reason rules.Reason, cause error) {
 
 // deny answers with a refusal that is recorded already.
 func (x *exchange) deny(err error) {
-	var denied *gate.DeniedError
-	if !errors.As(err, &denied) {
+	denied, ok := errors.AsType[*gate.DeniedError](err)
+	if !ok {
 		denied = &gate.DeniedError{Reason: rules.BadRequest, Err: err}
 	}
 	x.answer(denialOf(denied, x.st.cell, x.subject()))

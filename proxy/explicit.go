@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,10 @@ func (r *run) door(ctx context.Context) *goproxy.ProxyHttpServer {
 			_ = client.Close()
 			return
 		}
-		r.guard(ctx, c.st, func() { r.connectRequest(ctx, c.st, req) })
+		// A goroutine of its own lets net/http's end, with its buffers: they
+		// would double what an idle tunnel costs.
+		to, proto := req.RequestURI, req.Proto
+		go r.guard(ctx, c.st, func() { r.connectRequest(ctx, c.st, to, proto) })
 	})
 	g.NonproxyHandler = http.HandlerFunc(r.serveAbsolute)
 	return g
@@ -94,7 +98,7 @@ func (e early) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
-	cc.early = append(seen[:len(seen):len(seen)], cc.early...)
+	cc.early = append(bytes.Clone(seen), cc.early...)
 	return cc, rw, nil
 }
 
@@ -102,14 +106,14 @@ func (e early) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (e early) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 
 // connectRequest opens the stream that a CONNECT asks for.
-func (r *run) connectRequest(ctx context.Context, st *stream, req *http.Request) {
+func (r *run) connectRequest(ctx context.Context, st *stream, authority, proto string) {
 	// From here on it is a stream like one of the other listener's.
 	st.hijacked.Store(false)
 	st.heads.Store(0)
 	st.requests.Store(0)
-	st.reply = &connectReply{proto: req.Proto}
+	st.reply = &connectReply{proto: proto}
 	ctx = gate.WithOrigin(ctx, st.origin())
-	to, err := target.ParseAuthority(req.RequestURI, 0)
+	to, err := target.ParseAuthority(authority, 0)
 	if err != nil {
 		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, rules.Request{Question: rules.Connect, Cell: st.cell, Method: http.MethodConnect},
 			rules.BadRequest, err))

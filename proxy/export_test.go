@@ -17,3 +17,7 @@ func ReadForm(r *http.Request, secure bool) (to target.Endpoint, path target.Pat
 	x := &exchange{in: r, form: f, secure: secure}
 	return f.endpoint, f.path, f.query, x.url(), nil
 }
+
+// RejectsCA reports whether an error of a handshake means that the client does
+// not trust the CA.
+func RejectsCA(err error) bool { return rejectsCA(err) }

@@ -168,6 +168,7 @@ func (d denial) problem() string {
 		Next      string     `json:"next"`
 	}{
 		"about:blank", title, d.status, d.sentence, "urn:ulid:" + d.id, d.sentence, d.sentence,
-		[]ociError{{"DENIED", d.sentence}}, d.reason, d.id, "http://sallyport.internal/",
+		[]ociError{{"DENIED", d.sentence}},
+		d.reason, d.id, "http://sallyport.internal/",
 	})
 }

@@ -23,8 +23,7 @@ func (e *upstreamError) ProxyStatus() string { return e.class }
 
 // refusedBy returns the reason if err is a refusal, and "" if it is a fault.
 func refusedBy(err error) rules.Reason {
-	var denied *gate.DeniedError
-	if errors.As(err, &denied) {
+	if denied, ok := errors.AsType[*gate.DeniedError](err); ok {
 		return denied.Reason
 	}
 	return ""
@@ -33,8 +32,7 @@ func refusedBy(err error) rules.Reason {
 // faultOf words an error of Dial or Forward: a refusal, or a fault of
 // upstream, whose status is never 403.
 func faultOf(err error, pass gate.Pass, about subject) denial {
-	var denied *gate.DeniedError
-	if errors.As(err, &denied) {
+	if denied, ok := errors.AsType[*gate.DeniedError](err); ok {
 		return denialOf(&gate.DeniedError{Reason: denied.Reason, ID: pass.ID(), Decision: denied.Decision}, pass.Identity().Cell, about)
 	}
 	d := denial{id: pass.ID(), class: classOf(err), status: http.StatusBadGateway}

@@ -11,7 +11,6 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -496,7 +495,7 @@ func (o *originCA) leaf(t testing.TB, names ...string) tls.Certificate {
 func (l *lab) serveOrigin(host string, h2 bool, h http.Handler) {
 	for _, secure := range []bool{false, true} {
 		s := httptest.NewUnstartedServer(h)
-		s.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(io.Discard, nil), slog.LevelError)
+		s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 		port := ":80"
 		if secure {
 			port = ":443"
@@ -521,8 +520,8 @@ func (l *lab) setOrigin(hostport, addr string) {
 	l.origins[hostport] = addr
 }
 
-// serveRaw starts an origin that is not HTTP.
-func (l *lab) serveRaw(hostport string, handle func(net.Conn)) {
+// serveRaw starts the origin raw.test:5432, which is not HTTP.
+func (l *lab) serveRaw(handle func(net.Conn)) {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	must(l.t, err)
 	var wg sync.WaitGroup
@@ -543,7 +542,7 @@ func (l *lab) serveRaw(hostport string, handle func(net.Conn)) {
 		ln.Close()
 		wg.Wait()
 	})
-	l.setOrigin(hostport, ln.Addr().String())
+	l.setOrigin("raw.test:5432", ln.Addr().String())
 }
 
 func must(t testing.TB, err error) {

@@ -94,8 +94,7 @@ func (st *stream) abort(ctx context.Context, cause error) {
 // refuseStream ends a stream that the gate refused, and recorded. Only a
 // CONNECT can be told.
 func (r *run) refuseStream(ctx context.Context, st *stream, err error) {
-	var denied *gate.DeniedError
-	if st.reply != nil && errors.As(err, &denied) {
+	if denied, ok := errors.AsType[*gate.DeniedError](err); ok && st.reply != nil {
 		st.reply.deny(st, denied)
 		_ = st.conn.Close()
 		st.finish(ctx, nil)
@@ -125,7 +124,7 @@ func (st *stream) peek() (sniff.Result, error) {
 		}
 		switch {
 		case err == nil:
-		case len(buf) > 0 && (err == io.EOF || timedOut(err)):
+		case len(buf) > 0 && (errors.Is(err, io.EOF) || timedOut(err)):
 			// The client said something that is not the start of anything.
 			return sniff.Result{Kind: sniff.Opaque}, nil
 		case timedOut(err):
@@ -147,6 +146,7 @@ func (r *run) judgeHello(ctx context.Context, st *stream, seen sniff.Result) {
 		}
 	case sniff.HTTP1:
 		req.Protocol = rules.HTTP
+	default: // opaque, and so is HTTP/2 in the clear (HW-01)
 	}
 	if st.reason == rules.AuthorityMismatch {
 		r.inspectTLS(ctx, st) // to say so; there is nothing to ask

@@ -120,8 +120,12 @@ func (t Timeouts) withDefaults() (Timeouts, error) {
 		d   *time.Duration
 		def time.Duration
 	}{
-		{&t.Peek, 10 * time.Second}, {&t.Handshake, 10 * time.Second}, {&t.Header, 10 * time.Second},
-		{&t.KeepAlive, 2 * time.Minute}, {&t.Quiet, 2 * time.Hour}, {&t.Drain, 10 * time.Second},
+		{&t.Peek, 10 * time.Second},
+		{&t.Handshake, 10 * time.Second},
+		{&t.Header, 10 * time.Second},
+		{&t.KeepAlive, 2 * time.Minute},
+		{&t.Quiet, 2 * time.Hour},
+		{&t.Drain, 10 * time.Second},
 	} {
 		if *f.d < 0 {
 			return t, errors.New("proxy: a timeout is negative")

@@ -21,8 +21,7 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	x.prepare(out)
 	ctx := out.Context()
 	if err := x.cfg.Inject(ctx, x.pass, out); err != nil {
-		var denied *gate.DeniedError
-		if !errors.As(err, &denied) {
+		if _, ok := errors.AsType[*gate.DeniedError](err); !ok {
 			err = &gate.DeniedError{Reason: rules.BrokerUnavailable, ID: x.pass.ID(), Decision: x.pass.Decision(), Err: err}
 		}
 		return nil, err
@@ -128,8 +127,7 @@ func (x *exchange) failed(err error) {
 		panic(http.ErrAbortHandler) // nobody is left to be told
 	}
 	x.reason = refusedBy(err)
-	var denied *gate.DeniedError
-	if errors.As(err, &denied) {
+	if denied, ok := errors.AsType[*gate.DeniedError](err); ok {
 		x.answer(denialOf(&gate.DeniedError{Reason: denied.Reason, ID: x.pass.ID(), Decision: denied.Decision}, x.st.cell, x.subject()))
 		return
 	}
@@ -195,7 +193,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.x.sent.Add(int64(n))
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		b.x.allSent.Store(true)
 		for name := range b.trailer {
 			b.trailer[name] = b.x.in.Trailer[name]
@@ -219,7 +217,7 @@ type responseBody struct {
 func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		cleanResponse(b.resp.Trailer)
 	case err != nil && b.x.err == nil:
 		b.x.err = fmt.Errorf("reading the answer: %w", err)

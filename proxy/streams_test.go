@@ -3,6 +3,8 @@ package proxy_test
 import (
 	"bufio"
 	"context"
+	"crypto/ecdh"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -10,8 +12,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,12 +28,12 @@ func opens() map[string]func(*lab, context.Context, string) (net.Conn, error) {
 	return map[string]func(*lab, context.Context, string) (net.Conn, error){"transparent": (*lab).flow, "connect": (*lab).connect}
 }
 
-// wantOne expects one record, and says so if not.
-func wantOne(t *testing.T, l *lab, kind audit.Kind, reason string) audit.Record {
+// wantRefusal expects one record, a refusal.
+func wantRefusal(t *testing.T, l *lab, reason string) audit.Record {
 	t.Helper()
 	records := l.log.await(t, 1)
-	if len(records) != 1 || records[0].Kind != kind || records[0].Reason != reason {
-		t.Fatalf("records %+v, want one %s with reason %s", linesOf(records), kind, reason)
+	if len(records) != 1 || records[0].Kind != audit.Refuse || records[0].Reason != reason {
+		t.Fatalf("records %+v, want one refusal with reason %s", linesOf(records), reason)
 	}
 	return records[0]
 }
@@ -76,7 +80,7 @@ func TestOpaqueBytes(t *testing.T) {
 				if got := readAll(t, c); got != "" {
 					t.Errorf("got %q", got)
 				}
-				wantOne(t, l, audit.Refuse, tt.reason)
+				wantRefusal(t, l, tt.reason)
 				wantNothingDialled(t, l)
 			})
 		}
@@ -189,7 +193,7 @@ func TestStreamWithoutRequest(t *testing.T) {
 				tc, err := handshake(t, l, c, &tls.Config{ServerName: tt.sni})
 				must(t, err)
 				must(t, tc.Close())
-				wantOne(t, l, audit.Refuse, tt.reason)
+				wantRefusal(t, l, tt.reason)
 				wantNothingDialled(t, l)
 			})
 		}
@@ -198,7 +202,7 @@ func TestStreamWithoutRequest(t *testing.T) {
 			c, err := open(l, t.Context(), "ok.test:443")
 			must(t, err)
 			must(t, c.Close())
-			wantOne(t, l, audit.Refuse, "no_request")
+			wantRefusal(t, l, "no_request")
 		})
 	}
 }
@@ -214,7 +218,7 @@ func TestBadServerName(t *testing.T) {
 			if _, err := handshake(t, l, editing{c, "ok.test", "o\x00.test"}, &tls.Config{ServerName: "ok.test"}); err == nil {
 				t.Error("the handshake succeeded")
 			}
-			wantOne(t, l, audit.Refuse, "bad_request")
+			wantRefusal(t, l, "bad_request")
 		})
 	}
 }
@@ -388,7 +392,7 @@ func TestRawTunnel(t *testing.T) {
 	for name, open := range opens() {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			l.serveRaw("raw.test:5432", func(c net.Conn) {
+			l.serveRaw(func(c net.Conn) {
 				fmt.Fprint(c, "banner\n")
 				b, _ := io.ReadAll(c) // until the client's half-close
 				fmt.Fprintf(c, "%d octets", len(b))
@@ -454,11 +458,121 @@ func TestClientRejectsCA(t *testing.T) {
 				t.Errorf("%s: the handshake succeeded", name)
 			}
 			c.Close()
-			r := wantOne(t, l, audit.Refuse, "client_rejected_ca")
+			r := wantRefusal(t, l, "client_rejected_ca")
 			if !strings.Contains(r.Error, "does not trust the CA") {
 				t.Errorf("error %q", r.Error)
 			}
 		}
+	}
+}
+
+// TestRejectsCANames holds the six names against the errors that carry them.
+func TestRejectsCANames(t *testing.T) {
+	alert := func(op, text string) error { return &net.OpError{Op: op, Err: errors.New(text)} }
+	for _, err := range []error{
+		io.EOF, &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)},
+		alert("local error", "tls: bad record MAC"), alert("remote error", "tls: bad certificate"),
+		alert("remote error", "tls: unknown certificate"), alert("remote error", "tls: unknown certificate authority"),
+	} {
+		if !proxy.RejectsCA(fmt.Errorf("handshake: %w", err)) {
+			t.Errorf("%v is not taken for a client that rejects the CA", err)
+		}
+	}
+	for _, err := range []error{
+		errors.New("tls: no application protocol"), alert("remote error", "tls: handshake failure"),
+		alert("remote error", "tls: protocol version not supported"), os.ErrDeadlineExceeded,
+	} {
+		if proxy.RejectsCA(err) {
+			t.Errorf("%v is taken for a client that rejects the CA", err)
+		}
+	}
+}
+
+// TestECH is TL-01: an encrypted hello that we cannot read is served for its
+// outer name, and nothing is dialled for the inner one.
+func TestECH(t *testing.T) {
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	must(t, err)
+	pub, name := key.PublicKey().Bytes(), "ok.test"
+	c := []byte{1, 0, 0x20, 0, byte(len(pub))} // id, KEM X25519, key
+	c = append(append(c, pub...), 0, 4, 0, 1, 0, 1, 0, byte(len(name)))
+	c = append(append(c, name...), 0, 0)
+	config := append([]byte{0, byte(len(c) + 4), 0xfe, 0x0d, 0, byte(len(c))}, c...)
+	for how, open := range opens() {
+		l := newLab(t)
+		c, err := open(l, t.Context(), "ok.test:443")
+		must(t, err)
+		defer c.Close()
+		_, err = handshake(t, l, c, &tls.Config{ServerName: "evil.test", EncryptedClientHelloConfigList: config, MinVersion: tls.VersionTLS13})
+		var rejected *tls.ECHRejectionError
+		if !errors.As(err, &rejected) {
+			t.Errorf("%s: the client saw %v", how, err)
+		}
+		c.Close()
+		l.log.await(t, 1)
+		wantNothingDialled(t, l)
+	}
+}
+
+// TestPrefaceInsideTLS is HW-01 (b): HTTP/2 after another protocol was agreed.
+func TestPrefaceInsideTLS(t *testing.T) {
+	l := newLab(t)
+	o := &witness{}
+	l.serveOrigin("ok.test", true, o)
+	c, err := l.flow(t.Context(), "ok.test:443")
+	must(t, err)
+	defer c.Close()
+	tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"http/1.1"}})
+	must(t, err)
+	if status, _, _ := exchangeRaw(t, tc, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); status != 400 {
+		t.Errorf("status %d", status)
+	}
+	if rest := readAll(t, tc); rest != "" {
+		t.Errorf("and then %q", rest)
+	}
+	wantRefusal(t, l, "bad_request")
+	wantNothingDialled(t, l)
+}
+
+// TestNothingIsLeft is DS-10: descriptors and streams are given back, however
+// a stream ends.
+func TestNothingIsLeft(t *testing.T) {
+	l := newLab(t)
+	l.serveRaw(func(c net.Conn) { _, _ = io.Copy(c, c) })
+	l.serveOrigin("ok.test", false, &witness{})
+	open := func() int {
+		names, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(names)
+	}
+	before := open()
+	for i := range 40 {
+		for _, way := range opens() {
+			for _, to := range []string{"raw.test:5432", "ok.test:443", "evil.test:443", "ok.test:80"} {
+				c, err := way(l, t.Context(), to)
+				must(t, err)
+				switch i % 4 {
+				case 0:
+				case 1:
+					_, _ = io.WriteString(c, "\x16\x03\x01")
+				case 2:
+					_, _ = io.WriteString(c, get)
+				case 3:
+					if half, ok := c.(interface{ CloseWrite() error }); ok {
+						_ = half.CloseWrite()
+					}
+					readAll(t, c)
+				}
+				c.Close()
+			}
+		}
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for open() > before+8 && time.Now().Before(deadline) { // a few pooled connections to the origin stay
+		time.Sleep(10 * time.Millisecond)
+	}
+	if after := open(); after > before+8 {
+		t.Errorf("%d descriptors, %d before", after, before)
 	}
 }
 
@@ -471,7 +585,7 @@ func TestOldTLS(t *testing.T) {
 	if _, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}); err == nil {
 		t.Error("TLS 1.1 was accepted")
 	}
-	wantOne(t, l, audit.Refuse, "no_request")
+	wantRefusal(t, l, "no_request")
 }
 
 // TestALPN is TL-17 and finding 7 of the sandbox's view.
@@ -514,15 +628,15 @@ func TestNotRedirected(t *testing.T) {
 		readAll(t, c)
 	}
 	gone(fmt.Sprintf("127.0.0.1:%d", l.transparentPort))
-	wantOne(t, l, audit.Refuse, "bad_request")
+	wantRefusal(t, l, "bad_request")
 	l.table.Detach(cellID)
 	gone(l.vip("ok.test:443"))
-	wantOne(t, l, audit.Refuse, "unknown_cell")
+	wantRefusal(t, l, "unknown_cell")
 	_, err := l.connect(t.Context(), "ok.test:443")
 	if err == nil || !strings.Contains(err.Error(), "403") {
 		t.Errorf("CONNECT = %v", err)
 	}
-	wantOne(t, l, audit.Refuse, "unknown_cell")
+	wantRefusal(t, l, "unknown_cell")
 }
 
 // TestSlowClients is DS-03: deadlines hold outside and inside a stream.
@@ -561,7 +675,7 @@ func TestQuietTunnelEnds(t *testing.T) {
 	l := newLab(t, func(c *proxy.Config) {
 		c.Timeouts = proxy.Timeouts{Quiet: 200 * time.Millisecond, Drain: time.Second}
 	})
-	l.serveRaw("raw.test:5432", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	l.serveRaw(func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 	c, err := l.flow(t.Context(), "raw.test:5432")
 	must(t, err)
 	defer c.Close()
@@ -574,7 +688,7 @@ func TestQuietTunnelEnds(t *testing.T) {
 // TestLimits is DS-05: one cell's connections are bounded, and it is told.
 func TestLimits(t *testing.T) {
 	l := newLab(t, func(c *proxy.Config) { c.Limits.ConnsPerCell = 2 })
-	l.serveRaw("raw.test:5432", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	l.serveRaw(func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 	var held []net.Conn
 	for range 2 {
 		c, err := l.connect(t.Context(), "raw.test:5432")
@@ -586,7 +700,7 @@ func TestLimits(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "429") {
 		t.Errorf("CONNECT over the limit = %v", err)
 	}
-	wantOne(t, l, audit.Refuse, "limit")
+	wantRefusal(t, l, "limit")
 	resp, err := absoluteClient(l).Get("http://ok.test/")
 	must(t, err)
 	resp.Body.Close()
@@ -620,7 +734,7 @@ func TestPolicyChange(t *testing.T) {
 		for _, how := range []string{"policy", "detach"} {
 			t.Run(name+" "+how, func(t *testing.T) {
 				l := newLab(t)
-				l.serveRaw("raw.test:5432", func(c net.Conn) { _, _ = io.Copy(c, c) })
+				l.serveRaw(func(c net.Conn) { _, _ = io.Copy(c, c) })
 				c, err := open(l, t.Context(), "raw.test:5432")
 				must(t, err)
 				defer c.Close()

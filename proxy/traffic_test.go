@@ -437,7 +437,7 @@ func TestBidirectional(t *testing.T) {
 			if resp.StatusCode != 200 || resp.Header.Get("Grpc-Status") != "7" || !strings.Contains(resp.Header.Get("Grpc-Message"), "Blocked by sandbox egress policy") {
 				t.Errorf("a refused call: %d %v", resp.StatusCode, resp.Header)
 			}
-			wantOne(t, l, audit.Refuse, "path_not_allowed")
+			wantRefusal(t, l, "path_not_allowed")
 		})
 	}
 }

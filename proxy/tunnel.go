@@ -118,7 +118,7 @@ func pipe(dst io.Writer, src io.Reader, touch func(), pool *buffers) (n int64, e
 			pool.Put(buf)
 		}
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return n, closeWrite(dst)
 		case err != nil:
 			return n, err
@@ -179,7 +179,7 @@ func pipeSimply(dst io.Writer, src io.Reader, pool *buffers) (n int64, err error
 			}
 		}
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return n, closeWrite(dst)
 		case err != nil:
 			return n, err

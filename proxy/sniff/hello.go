@@ -1,6 +1,8 @@
 package sniff
 
 import (
+	"slices"
+
 	"golang.org/x/crypto/cryptobyte"
 )
 
@@ -45,7 +47,7 @@ func handshakeMessage(b []byte) (msg []byte, kind Kind) {
 		fragment, whole := b[recordHeader:end], len(b) >= recordHeader+size
 		b = b[end:]
 		if first {
-			msg = fragment[:len(fragment):len(fragment)] // no copy for the usual single record
+			msg = slices.Clip(fragment) // no copy for the usual single record
 		} else {
 			msg = append(msg, fragment...)
 		}
@@ -91,12 +93,18 @@ func (r *Result) parse(msg []byte) bool {
 	if !s.ReadUint16LengthPrefixed(&extensions) || !s.Empty() {
 		return false
 	}
+	return r.extensions(extensions)
+}
+
+// extensions reads the two that matter, and refuses any that is given twice:
+// it would have two readings.
+func (r *Result) extensions(extensions cryptobyte.String) bool {
 	seen := make(map[uint16]bool, 16)
 	for !extensions.Empty() {
 		var id uint16
 		var data cryptobyte.String
 		if !extensions.ReadUint16(&id) || !extensions.ReadUint16LengthPrefixed(&data) || seen[id] {
-			return false // an extension given twice has two readings
+			return false
 		}
 		seen[id] = true
 		switch id {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,11 +58,11 @@ func fragment(record []byte, n int) []byte {
 	return out
 }
 
-func edit(b []byte, old, new string) []byte {
-	if len(old) != len(new) {
+func edit(b []byte, old, repl string) []byte {
+	if len(old) != len(repl) {
 		panic("edit: lengths differ")
 	}
-	return bytes.Replace(b, []byte(old), []byte(new), 1)
+	return bytes.Replace(b, []byte(old), []byte(repl), 1)
 }
 
 func TestBytes(t *testing.T) {
@@ -102,7 +103,7 @@ func TestBytes(t *testing.T) {
 		{"HT-16 lower case method", []byte("get / HTTP/1.1\r\n"), sniff.Result{Kind: sniff.HTTP1}},
 		{"POST begins as the preface does", []byte("POST /x"), sniff.Result{Kind: sniff.HTTP1}},
 		{"hello", plain, okTLS},
-		{"hello and more", append(plain[:len(plain):len(plain)], "more"...), okTLS},
+		{"hello and more", append(slices.Clip(plain), "more"...), okTLS},
 		{"hello, not yet", plain[:len(plain)-1], sniff.Result{}},
 		{"TL-05 records of 7 octets", fragment(plain, 7), okTLS},
 		{"TL-05 record header split", fragment(plain, 7)[:14], sniff.Result{}},
