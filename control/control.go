@@ -65,7 +65,7 @@ func (f *CellFile) Write(dir string, gid int) error {
 	if err != nil {
 		return fmt.Errorf("writing a cell file: %w", err)
 	}
-	defer os.Remove(tmp.Name()) // gone already once it is renamed
+	defer os.Remove(tmp.Name()) //nolint:errcheck // gone already once it is renamed
 	_, err = tmp.Write(data)
 	err = errors.Join(err, tmp.Chown(0, gid), tmp.Chmod(0o640), tmp.Close())
 	if err != nil {

@@ -79,7 +79,7 @@ func TestEveryCommandHasHelpWithExamples(t *testing.T) {
 		if c.Short == "" || !strings.Contains(c.Example, "sallyport") {
 			t.Errorf("%s: no summary or no example", c.CommandPath())
 		}
-		for _, line := range strings.Split(c.Long+"\n"+c.Example, "\n") {
+		for line := range strings.SplitSeq(c.Long+"\n"+c.Example, "\n") {
 			if len([]rune(line)) > 100 {
 				t.Errorf("%s: a line of its help is wider than 100 columns: %q", c.CommandPath(), line)
 			}

@@ -75,7 +75,7 @@ func demoOutside(c *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("finding this program: %w", err)
 	}
-	cmd := exec.Command(self, "demo", "--inside")
+	cmd := exec.Command(self, "demo", "--inside") //nolint:noctx // it is told to stop, and cleans up
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = nil, c.OutOrStdout(), c.ErrOrStderr()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -88,8 +88,7 @@ func demoOutside(c *cobra.Command) error {
 
 // childError passes a child's exit code on; it has said why itself.
 func childError(err error) error {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return &exitError{code: max(exit.ExitCode(), exitFailed)}
 	}
 	return err

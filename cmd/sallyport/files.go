@@ -23,7 +23,7 @@ const maxConfig = 1 << 20
 
 const (
 	defaultConfig      = "/etc/sallyport/config.yaml"
-	defaultCredentials = "/etc/sallyport/credentials"
+	defaultCredentials = "/etc/sallyport/credentials" //nolint:gosec // a directory, not a credential
 	demoImage          = "sallyport/sandbox:latest"
 )
 

@@ -186,7 +186,11 @@ func (g *gateway) attachFile(ctx context.Context, f *control.CellFile) error {
 		return fmt.Errorf("attaching cell %s: %w", f.Cell, err)
 	}
 	g.broker.Attach(*f)
-	g.table.Attach(live.Cell{Identity: gate.Identity{Cell: f.Cell, Run: f.Run, Policy: p.rules}, Addr: f.Sandbox})
+	err = g.table.Attach(live.Cell{Identity: gate.Identity{Cell: f.Cell, Run: f.Run, Policy: p.rules}, Addr: f.Sandbox})
+	if err != nil {
+		g.broker.Detach(f.Cell)
+		return fmt.Errorf("attaching cell %s: %w", f.Cell, err)
+	}
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -173,9 +174,5 @@ func mustRoot(what string) error {
 }
 
 func commandLine() string {
-	line := "sallyport"
-	for _, a := range os.Args[1:] {
-		line += " " + a
-	}
-	return line
+	return strings.Join(append([]string{"sallyport"}, os.Args[1:]...), " ")
 }

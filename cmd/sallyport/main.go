@@ -80,17 +80,15 @@ func report(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	var exit *exitError
 	code := exitFailed
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exitError](err); ok {
 		code = exit.code
 		if exit.err == nil {
 			return code
 		}
 	}
 	fmt.Fprintf(stderr, "sallyport: error: %v\n", err)
-	var h *hintError
-	if errors.As(err, &h) {
+	if h, ok := errors.AsType[*hintError](err); ok {
 		fmt.Fprintf(stderr, "sallyport: hint: %s\n", h.hint)
 	}
 	return code

@@ -76,8 +76,7 @@ func newPolicyLint() *cobra.Command {
 			found := policyfile.Errors{}
 			for _, f := range files {
 				_, err := readPolicyFile(c, f)
-				var errs policyfile.Errors
-				if errors.As(err, &errs) {
+				if errs, ok := errors.AsType[policyfile.Errors](err); ok {
 					found = append(found, errs...)
 				} else if err != nil {
 					return err

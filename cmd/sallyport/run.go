@@ -127,8 +127,7 @@ func codeOf(r *launcher.Result, stderr io.Writer) error {
 
 // notRun gives an error that is nobody's usage the exit code of "could not be run".
 func notRun(err error) error {
-	var exit *exitError
-	if errors.As(err, &exit) {
+	if _, ok := errors.AsType[*exitError](err); ok {
 		return err
 	}
 	return &exitError{exitNotRun, err}

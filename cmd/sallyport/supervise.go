@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -32,9 +33,6 @@ type daemon struct {
 	group int // supplementary group
 	log   *slog.Logger
 	out   io.Writer
-
-	mu   sync.Mutex // guards proc
-	proc *os.Process
 
 	ended    chan struct{} // closed when the process has ended for the first time
 	endedNow sync.Once
@@ -69,7 +67,7 @@ func (d *daemon) once(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("finding this program: %w", err)
 	}
-	cmd := exec.Command(self, d.args...)
+	cmd := exec.Command(self, d.args...) //nolint:noctx // it is told to stop, and waited for
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = d.out, d.out
@@ -82,8 +80,6 @@ func (d *daemon) once(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting the %s: %w", d.name, err)
 	}
-	d.setProc(cmd.Process)
-	defer d.setProc(nil)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	select {
@@ -103,22 +99,6 @@ func waitOrKill(p *os.Process, ended <-chan error) error {
 	case <-t.C:
 	}
 	return errors.Join(p.Kill(), <-ended)
-}
-
-func (d *daemon) setProc(p *os.Process) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.proc = p
-}
-
-// pid returns the process id, 0 while it is not running.
-func (d *daemon) pid() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.proc == nil {
-		return 0
-	}
-	return d.proc.Pid
 }
 
 // wait returns after dur or when ctx ends.
@@ -154,8 +134,8 @@ func (g *group) start(ctx context.Context, d *daemon) {
 func (g *group) onStop(f func()) { g.stops = append(g.stops, f) }
 
 func (g *group) stop() {
-	for i := len(g.stops) - 1; i >= 0; i-- {
-		g.stops[i]()
+	for _, stop := range slices.Backward(g.stops) {
+		stop()
 	}
 	g.stops = nil
 }

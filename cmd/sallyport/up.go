@@ -200,7 +200,7 @@ func (s *supervisor) listen(path string, mode os.FileMode) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer l.Close()
+	defer l.Close() //nolint:errcheck // its descriptor lives on in f
 	l.SetUnlinkOnClose(false)
 	f, err := l.File()
 	if err != nil {
@@ -247,8 +247,10 @@ func (s *supervisor) gateway(ctx context.Context) error {
 }
 
 func (s *supervisor) daemon(name string, who account, files ...*os.File) *daemon {
-	return &daemon{name: name, args: []string{name, "--instance", s.inst.name}, files: files,
-		who: who, group: s.who.group, log: s.log, out: s.err, ended: make(chan struct{})}
+	return &daemon{
+		name: name, args: []string{name, "--instance", s.inst.name}, files: files,
+		who: who, group: s.who.group, log: s.log, out: s.err, ended: make(chan struct{}),
+	}
 }
 
 // ready waits until a daemon answers. Its socket is open already, so the call
@@ -266,7 +268,7 @@ func (s *supervisor) ready(ctx context.Context, d *daemon, socket, op string) er
 	case err = <-answered:
 	case <-d.ended:
 		cancel()
-		<-answered
+		_ = <-answered // it was cancelled: that says nothing
 		err = errors.New("it ended at once")
 	}
 	if err != nil {

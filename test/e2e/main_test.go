@@ -222,7 +222,7 @@ func (p *process) waitLine(text string, timeout time.Duration) error {
 		case line, ok := <-p.seen:
 			if !ok {
 				<-p.ended
-				return fmt.Errorf("it ended before it said %q: %v\n%s", text, p.err, p.said())
+				return fmt.Errorf("it ended before it said %q: %w\n%s", text, p.err, p.said())
 			}
 			if strings.Contains(line, text) {
 				return nil
@@ -267,10 +267,10 @@ type result struct {
 	code      int // of the command
 }
 
-// sandbox runs a command in a sandbox and returns what came of it.
-func sandbox(t *testing.T, policy string, args ...string) result {
+// sandbox runs a command under policy.yaml and returns what came of it.
+func sandbox(t *testing.T, args ...string) result {
 	t.Helper()
-	return sandboxWith(t, policy, nil, args...)
+	return sandboxWith(t, "policy.yaml", nil, args...)
 }
 
 // sandboxWith is sandbox with flags of run.

@@ -62,7 +62,7 @@ func TestRefusals(t *testing.T) {
 			if tt.untouched != nil {
 				tt.untouched.Reset()
 			}
-			r := sandbox(t, "policy.yaml", "sh", "-c", tt.command)
+			r := sandbox(t, "sh", "-c", tt.command)
 			if len(r.Denials) != 1 || r.Denials[0].Reason != tt.reason {
 				t.Fatalf("denials %+v, want one of %s; output %q %q", r.Denials, tt.reason, r.stdout, r.stderr)
 			}
@@ -80,7 +80,7 @@ func TestRefusals(t *testing.T) {
 		})
 	}
 	// The positive twin on the same paths.
-	r := sandbox(t, "policy.yaml", "sh", "-c", "curl -sS https://"+lab.FilesName+lab.HelloPath+" && curl -sS --noproxy '*' https://"+lab.FilesName+lab.HelloPath+
+	r := sandbox(t, "sh", "-c", "curl -sS https://"+lab.FilesName+lab.HelloPath+" && curl -sS --noproxy '*' https://"+lab.FilesName+lab.HelloPath+
 		" && curl -sS --noproxy '*' http://"+lab.FilesName+lab.HelloPath)
 	if want := strings.Repeat(lab.HelloText, 3); r.stdout != want {
 		t.Errorf("allowed downloads gave %q, want %q; %s", r.stdout, want, r.stderr)
@@ -171,13 +171,13 @@ func TestFilesGoInAndOut(t *testing.T) {
 }
 
 func TestAuditOfARun(t *testing.T) {
-	r := sandbox(t, "policy.yaml", "sh", "-c", "curl -sS https://"+lab.FilesName+lab.HelloPath+"; curl -sS https://"+lab.ForbiddenName+"/; getent hosts "+lab.FilesName)
+	r := sandbox(t, "sh", "-c", "curl -sS https://"+lab.FilesName+lab.HelloPath+"; curl -sS https://"+lab.ForbiddenName+"/; getent hosts "+lab.FilesName)
 	out, err := command("audit", "query", "--run", r.Run, "-o", "json").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	kinds := map[string]int{}
-	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(string(out)), "\n") {
 		var rec struct{ Kind, Run, Policy string }
 		if err := json.Unmarshal([]byte(line), &rec); err != nil {
 			t.Fatal(err)

@@ -191,7 +191,7 @@ func TestHostTablesDoNotMatter(t *testing.T) {
 		}
 	}
 	w.lab.Forbidden.Reset()
-	r := sandbox(t, "policy.yaml", "sh", "-c", "curl -sS https://"+lab.ForbiddenName+"/; curl -sS --noproxy '*' -m 5 http://"+lab.ForbiddenAddr.String()+"/")
+	r := sandbox(t, "sh", "-c", "curl -sS https://"+lab.ForbiddenName+"/; curl -sS --noproxy '*' -m 5 http://"+lab.ForbiddenAddr.String()+"/")
 	if strings.Count(r.stdout, "Blocked by sandbox egress policy") != 2 {
 		t.Errorf("curl saw %q", r.stdout)
 	}
@@ -230,7 +230,7 @@ func TestFlushedRulesLeaveNoWayOut(t *testing.T) {
 		}
 	}
 	// The next cell that is made puts the rules right, for everybody.
-	if r := sandbox(t, "policy.yaml", "true"); r.code != 0 {
+	if r := sandbox(t, "true"); r.code != 0 {
 		t.Fatalf("run: %d: %s", r.code, r.stderr)
 	}
 	p.drain()
