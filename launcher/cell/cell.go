@@ -206,27 +206,37 @@ func (n *Network) look(ctx context.Context, f func() error) error {
 
 // lockFile waits for an exclusive flock on f. The namespace's own file serves as
 // the lock: it lives and dies with what it guards, and no crash leaves it taken.
+// Each wait has an opening of f to itself: a lock belongs to the opening, so one
+// given up half-way could otherwise release its successor's.
 func lockFile(ctx context.Context, f *os.File) (unlock func(), err error) {
-	fd := int(f.Fd())
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	own, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	fd := int(own.Fd())
 	got := make(chan error, 1)
 	go func() {
-		for {
-			err := unix.Flock(fd, unix.LOCK_EX)
-			if !errors.Is(err, unix.EINTR) {
-				got <- err
-				return
-			}
+		err := unix.Flock(fd, unix.LOCK_EX)
+		for errors.Is(err, unix.EINTR) {
+			err = unix.Flock(fd, unix.LOCK_EX)
 		}
+		got <- err
 	}()
-	release := func() { _ = unix.Flock(fd, unix.LOCK_UN) } // fails only for a bad descriptor
+	release := func() { _ = own.Close() } // nothing was written
 	select {
 	case err := <-got:
-		return release, err
+		if err != nil {
+			release()
+			return nil, err
+		}
+		return release, nil
 	case <-ctx.Done():
 		go func() {
-			if <-got == nil {
-				release()
-			}
+			<-got
+			release()
 		}()
 		return nil, ctx.Err()
 	}

@@ -72,6 +72,7 @@ func TestNetwork(t *testing.T) {
 		{"namespacesAreThoseOfIproute", namespacesAreThoseOfIproute},
 		{"listenRefuses", listenRefuses},
 		{"createRefusesWhatIsInUse", createRefusesWhatIsInUse},
+		{"waitIsGivenUp", waitIsGivenUp},
 		{"noThreadStaysBehind", noThreadStaysBehind},
 		{"removeClosesConnections", removeClosesConnections},
 	} {
@@ -347,6 +348,41 @@ func TestConcurrentCreates(t *testing.T) {
 	wg.Wait()
 	if err := n1.Verify(t.Context()); err != nil {
 		t.Errorf("Verify: %v", err)
+	}
+}
+
+// Who waits for another process can give up, and has not disturbed anything then.
+func waitIsGivenUp(t *testing.T, n *cell.Network, c cell.Cell) {
+	holder := exec.CommandContext(t.Context(), "flock", n.Namespace().Name(), "sh", "-c", "echo held; cat")
+	release, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := said.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if _, err := n.Create(ctx, "bbbbbbbb", 6); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Create while another process holds the lock: %v", err)
+	}
+	if _, err := n.Counters(t.Context(), c.ID); err != nil {
+		t.Errorf("reading needs no lock: %v", err)
+	}
+	release.Close()
+	if err := holder.Wait(); err != nil {
+		t.Error(err)
+	}
+	mustCreate(t, n, "bbbbbbbb", 6)
+	if err := n.Remove(t.Context(), "bbbbbbbb"); err != nil {
+		t.Error(err)
 	}
 }
 
