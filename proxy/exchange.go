@@ -226,6 +226,9 @@ func (x *exchange) end() {
 	if v != nil && v != http.ErrAbortHandler { //nolint:errorlint // the value itself is panicked with
 		x.cfg.Log.Error("panic in a request", "panic", v, "cell", x.st.cell, "host", x.form.endpoint.String())
 		x.err = errors.Join(x.err, fmt.Errorf("panic: %v", v))
+		if x.pass.ID() == "" && x.status == 0 { // not recorded yet in any way
+			_ = x.cfg.Gate.Refuse(x.ctx, x.request(), rules.BadRequest, x.err)
+		}
 	}
 	if x.pass.Valid() {
 		x.st.untrack(x.pass)

@@ -126,19 +126,23 @@ func (r *run) connectRequest(ctx context.Context, st *stream, authority, proto s
 // connectReply is the answer to a CONNECT, which is given once.
 type connectReply struct{ proto string }
 
-// accepted tells the client that its stream is open. A CONNECT to a denied
+// accepted tells the client that its stream is open. A stream to a denied
 // place is accepted where the refusal can be said inside, and refused where
 // the client would wait for the server to speak. False: the stream is over.
 func (st *stream) accepted(ctx context.Context) bool {
 	reply := st.reply
-	if reply == nil {
-		return true
-	}
 	if st.explain && !explainable(st.endpoint.Port) {
+		if reply == nil {
+			st.abort(ctx, nil)
+			return false
+		}
 		d := st.pass.Decision()
 		reply.deny(st, &gate.DeniedError{Reason: d.Reason, ID: st.pass.ID(), Decision: d})
 		st.finish(ctx, nil)
 		return false
+	}
+	if reply == nil {
+		return true
 	}
 	st.reply = nil
 	if _, err := st.conn.Write([]byte(reply.line() + "200 Connection established\r\n\r\n")); err != nil {

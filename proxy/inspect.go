@@ -52,8 +52,10 @@ func (r *run) handshakeFailed(ctx context.Context, st *stream, err error) {
 	switch {
 	case st.leafErr != nil:
 		r.cfg.Log.Error("no certificate for a stream", "err", st.leafErr, "host", st.leaf.String())
-	case rejectsCA(err) && st.reason == "":
-		st.reason = rules.ClientRejectedCA
+	case rejectsCA(err):
+		if st.reason == "" && !st.explain { // why it was refused anyway matters more
+			st.reason = rules.ClientRejectedCA
+		}
 		err = fmt.Errorf("%w; the client does not trust the CA: see docs/protocols.md", err)
 	}
 	st.finish(ctx, fmt.Errorf("handshake with the client: %w", err))

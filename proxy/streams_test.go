@@ -102,6 +102,13 @@ func TestConnectRefused(t *testing.T) {
 		}
 	}
 	wantNothingDialled(t, l)
+	// The same place without a CONNECT: an end at once, though nothing was said.
+	if c, err := l.flow(t.Context(), "evil.test:22"); !isReset(err) {
+		must(t, err)
+		readAll(t, c)
+		c.Close()
+	}
+	wantRefusal(t, l, "host_not_allowed")
 }
 
 // handshake makes TLS over c for a name.
@@ -459,6 +466,12 @@ func TestClientRejectsCA(t *testing.T) {
 			}
 			c.Close()
 			r := wantRefusal(t, l, "client_rejected_ca")
+			if c, err = open(l, t.Context(), "evil.test:443"); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = handshake(t, l, c, &tls.Config{ServerName: "evil.test", RootCAs: x509.NewCertPool(), MaxVersion: version})
+			c.Close()
+			wantRefusal(t, l, "host_not_allowed")
 			if !strings.Contains(r.Error, "does not trust the CA") {
 				t.Errorf("error %q", r.Error)
 			}

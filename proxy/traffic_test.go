@@ -638,6 +638,26 @@ func TestPanicStaysLocal(t *testing.T) {
 	}
 }
 
+// TestPanicBeforeTheGate: a panic before there is a decision is recorded as a
+// refusal, and nothing is sent.
+func TestPanicBeforeTheGate(t *testing.T) {
+	for _, w := range ways() {
+		l := newLab(t)
+		l.serveOrigin("any.test", w.h2, &witness{})
+		l.finds = func(string, *http.Request) []rules.Carry { panic("on cue") }
+		if resp, err := w.client(l).Get(w.url("any.test", "/")); err == nil {
+			resp.Body.Close()
+			t.Errorf("%s: answered: %d", w.name, resp.StatusCode)
+		}
+		_ = l.stop()
+		records := l.log.take()
+		if len(records) == 0 || records[0].Kind != audit.Refuse || !strings.Contains(records[0].Error, "panic") {
+			t.Errorf("%s: records %+v", w.name, records)
+		}
+		wantNothingDialled(t, l)
+	}
+}
+
 // TestBrokenOff: an answer that upstream does not finish is not made to look
 // whole (DS-09), and a request that the client does not finish is not sent as
 // if it were.
