@@ -12,7 +12,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/sallyport, a static binary
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sallyport ./cmd/sallyport
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.buildVersion=$(VERSION)' -o bin/sallyport ./cmd/sallyport
 
 setup: ## get this machine ready (root): packages, container stack, image, users
 	deploy/setup.sh packages stack image users
@@ -30,7 +30,7 @@ test: setup-hardened ## every test (root), in a network namespace with no way ou
 
 race: setup-hardened ## every test twice, shuffled, with the race detector (root)
 	deploy/setup.sh clients
-	deploy/test.sh -race -shuffle=on -count=2 ./...
+	deploy/test.sh -race -shuffle=on -count=2 -timeout 60m ./...
 
 fuzz: ## every fuzz target for T=30s
 	deploy/fuzz.sh $(T)

@@ -9,6 +9,9 @@ cd "$(dirname "$0")/.."
 
 if [ "${1:-}" = --inside ]; then
 	shift
+	# Names of network namespaces are files here: two runs at once must not share them, and none may be left behind.
+	mkdir -p /run/netns
+	mount -t tmpfs tmpfs /run/netns
 	ip link set lo up
 	# A kernel without the dummy driver has bridges; an empty one takes addresses just as well.
 	ip link add dummy0 type dummy 2>/dev/null || ip link add dummy0 type bridge
@@ -23,7 +26,7 @@ fi
 	echo "test.sh: hint: sudo make test" >&2
 	exit 1
 }
-[ $# -gt 0 ] || set -- -count=1 ./...
+[ $# -gt 0 ] || set -- -count=1 -timeout 30m ./...
 
 echo "test: downloading modules and compiling"
 go mod download
@@ -32,4 +35,4 @@ go list -deps -test -export -f '{{with .Error}}{{.}}{{end}}' ./... >/dev/null
 
 # unshare, not "ip netns exec": the latter hides the cgroup mounts, and containers do not start without them.
 echo "test: go test $* (in a network namespace of its own)"
-exec unshare --net "$PWD/deploy/test.sh" --inside "$@"
+exec unshare --net --mount --propagation private "$PWD/deploy/test.sh" --inside "$@"
