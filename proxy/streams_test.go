@@ -517,8 +517,7 @@ func TestECH(t *testing.T) {
 		must(t, err)
 		defer c.Close()
 		_, err = handshake(t, l, c, &tls.Config{ServerName: "evil.test", EncryptedClientHelloConfigList: config, MinVersion: tls.VersionTLS13})
-		var rejected *tls.ECHRejectionError
-		if !errors.As(err, &rejected) {
+		if _, ok := errors.AsType[*tls.ECHRejectionError](err); !ok {
 			t.Errorf("%s: the client saw %v", how, err)
 		}
 		c.Close()
@@ -655,15 +654,14 @@ func TestNotRedirected(t *testing.T) {
 // TestSlowClients is DS-03: deadlines hold outside and inside a stream.
 func TestSlowClients(t *testing.T) {
 	l := newLab(t, func(c *proxy.Config) {
-		c.Timeouts = proxy.Timeouts{Peek: 100 * time.Millisecond, Handshake: 100 * time.Millisecond, Header: 100 * time.Millisecond, KeepAlive: 100 * time.Millisecond, Drain: time.Second}
+		c.Timeouts = proxy.Timeouts{Peek: 300 * time.Millisecond, Header: 300 * time.Millisecond, KeepAlive: 300 * time.Millisecond, Drain: time.Second}
 	})
 	l.serveOrigin("ok.test", false, &witness{})
 	for name, open := range opens() {
 		for what, send := range map[string]string{"nothing": "", "half a method": "GE", "half a hello": "\x16\x03\x01\x02", "half a head": "GET / HTTP/1.1\r\n"} {
 			c, err := open(l, t.Context(), "ok.test:80")
 			must(t, err)
-			_, err = io.WriteString(c, send)
-			must(t, err)
+			_, _ = io.WriteString(c, send) // the deadline may have come first
 			readAll(t, c)
 			c.Close()
 			if got := l.log.await(t, 1); len(got) != 1 || got[0].Kind != audit.Refuse {
