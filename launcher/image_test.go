@@ -95,7 +95,7 @@ func TestHostileImage(t *testing.T) {
 		entry{name: "etc/ssl/certs/ca-certificates.crt", link: strings.Repeat("../", 20) + "probe"},
 		entry{name: "etc/ssl/cert.pem", data: []byte("# comment\n-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n" + string(caPEM) + "\x1b[2J")},
 		entry{name: "etc/resolv.conf", link: "/../../../../run/" + instance + "-resolv"},
-		entry{name: "workspace", link: "/etc"},
+		entry{name: "srv/"}, entry{name: "workspace", link: "../../../srv"},
 	)
 	isolated(t, func(t *testing.T, spec func(argv ...string) launcher.Spec) {
 		before := snapshot(t)

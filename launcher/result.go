@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"time"
@@ -90,48 +91,79 @@ type Line struct {
 	Open   bool      `json:"open,omitempty"` // no end of line followed
 }
 
-const maxLine = 16 << 10
+const (
+	maxLine = 16 << 10
+	// maxLines and maxKept bound what of the output is in a result, however much
+	// is let through: an empty line costs us more than it does the sandbox.
+	maxLines = 50000
+	maxKept  = 16 * mib
+)
 
 // output puts the two streams' octets together as lines, in the order in which
 // each line began.
 type output struct {
 	base  time.Time // what the guest's clock started at
 	lines []Line
-	open  [guest.Stderr + 1]int // index of the stream's unfinished line, and 1
+	kept  int  // octets
+	cut   bool // something was left out
+	open  [guest.Stderr + 1]openLine
+}
+
+// openLine is a stream's unfinished line.
+type openLine struct {
+	number int // of its Line, from 1; 0 is none
+	text   []byte
 }
 
 func (o *output) add(s guest.Stream, at time.Duration, data []byte) {
-	for len(data) > 0 {
-		piece, rest, ended := data, []byte(nil), false
-		for i, c := range data {
-			if c == '\n' {
-				piece, rest, ended = data[:i], data[i+1:], true
-				break
-			}
-		}
-		o.piece(s, at, string(piece))
+	for len(data) > 0 && !o.cut {
+		piece, rest, ended := bytes.Cut(data, []byte{'\n'})
+		o.piece(s, at, piece)
 		if ended {
-			o.lines[o.open[s]-1].Open = false
-			o.open[s] = 0
+			o.end(s, false)
 		}
 		data = rest
 	}
 }
 
-func (o *output) piece(s guest.Stream, at time.Duration, text string) {
+func (o *output) piece(s guest.Stream, at time.Duration, text []byte) {
+	line := &o.open[s]
 	for {
-		if o.open[s] == 0 {
-			o.lines = append(o.lines, Line{Time: o.base.Add(at), Stream: s.String(), Open: true})
-			o.open[s] = len(o.lines)
+		if line.number == 0 {
+			if o.cut = len(o.lines) == maxLines; o.cut {
+				return
+			}
+			o.lines = append(o.lines, Line{Time: o.base.Add(at), Stream: s.String()})
+			line.number = len(o.lines)
 		}
-		line := &o.lines[o.open[s]-1]
-		n := min(len(text), maxLine-len(line.Text))
-		line.Text += text[:n]
-		if text = text[n:]; text == "" {
+		n := min(len(text), maxLine-len(line.text), maxKept-o.kept)
+		line.text = append(line.text, text[:n]...)
+		o.kept += n
+		if text = text[n:]; len(text) == 0 {
 			return
 		}
-		o.open[s] = 0
+		o.end(s, true)
+		if o.cut = o.kept == maxKept; o.cut {
+			return
+		}
 	}
+}
+
+// end ends a stream's line, if there is one.
+func (o *output) end(s guest.Stream, open bool) {
+	line := &o.open[s]
+	if line.number == 0 {
+		return
+	}
+	o.lines[line.number-1].Text, o.lines[line.number-1].Open = string(line.text), open
+	line.number, line.text = 0, line.text[:0]
+}
+
+// all ends both streams and returns the lines.
+func (o *output) all() []Line {
+	o.end(guest.Stdout, true)
+	o.end(guest.Stderr, true)
+	return o.lines
 }
 
 // ended fills in how the work ended. cancelled and err are those of the
@@ -142,7 +174,7 @@ func (r *Result) ended(out guest.Outcome, err error, l Limits, cancelled bool) {
 	if end.Signal != 0 {
 		r.Signal = unix.SignalName(unix.Signal(end.Signal))
 	}
-	r.Truncated = end.Cause == guest.OutputLimit
+	r.Truncated = r.Truncated || end.Cause == guest.OutputLimit
 	r.Usage.Processes = end.Usage.Reaped
 	switch {
 	case cancelled:

@@ -87,6 +87,29 @@ func TestOutcome(t *testing.T) {
 	})
 }
 
+// The sandbox writes to memory only, and no more than it may.
+func TestDiskIsBounded(t *testing.T) {
+	isolated(t, func(t *testing.T, spec func(argv ...string) launcher.Spec) {
+		s := spec("sh", "-c", "for d in /tmp /workspace; do head -c 10000000 /dev/zero > $d/x && head -c 30000000 /dev/zero > $d/x || du -sm $d | cut -f1; done 2>/dev/null")
+		s.Limits = launcher.Limits{Tmp: 20 << 20, Workspace: 20 << 20}
+		if res := must(t, s); text(res, "stdout") != "20\n20\n" {
+			t.Errorf("%q, %s", text(res, "stdout"), res.Text)
+		}
+	})
+}
+
+// What is kept of a flood is bounded by more than its octets: a million of empty
+// lines is a megabyte there and a hundred here.
+func TestFloodOfLines(t *testing.T) {
+	var streamed int
+	s := spec("sh", "-c", "yes '' | head -c 1000000; echo end >&2")
+	s.Stdout = writer(func(p []byte) { streamed += len(p) })
+	res := must(t, s)
+	if res.Cause != launcher.Exited || !res.Truncated || len(res.Output) != 50000 || streamed != 1000000 {
+		t.Errorf("%s, truncated %v, %d lines, %d octets", res.Text, res.Truncated, len(res.Output), streamed)
+	}
+}
+
 // The limit on processes is the container's: under gVisor its own kernel's
 // threads count, and the work's processes do not.
 func TestForkBomb(t *testing.T) {
@@ -195,9 +218,14 @@ grep -q "$(sed -n 2p /etc/sallyport/ca.crt)" $SSL_CERT_FILE || bad "the bundle l
 [ "$API_KEY" = "placeholder-$SALLYPORT_CELL" ] || bad "placeholder"
 [ "$GREETING" = "hello, world = 1" ] || bad "variable"
 [ -z "$ALL_PROXY$all_proxy$SSL_CERT_DIR" ] || bad "hidden variables"
-python3 - <<'END' || bad "python does not trust the bundle"
+python3 - <<'END' || bad "the bundle or the key store is not as it should be"
 import ssl
 assert len(ssl.create_default_context().get_ca_certs()) > 50
+import hashlib, struct
+d = open("/etc/sallyport/cacerts.jks", "rb").read()
+magic, version, count = struct.unpack(">III", d[:12])
+assert magic == 0xfeedfeed and version == 2 and count > 50
+assert hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + d[:-20]).digest() == d[-20:]
 END
 echo end`
 

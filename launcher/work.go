@@ -43,7 +43,7 @@ func (r *run) work(ctx context.Context) error {
 	if !r.result.Started.IsZero() {
 		r.result.Duration = r.result.Ended.Sub(r.result.Started)
 	}
-	r.result.Output = r.output.lines
+	r.result.Output, r.result.Truncated = r.output.all(), r.output.cut
 	cancelled := ctx.Err() != nil
 	r.result.ended(out, err, r.spec.Limits, cancelled)
 	if errors.Is(err, errStuck) && !r.result.Started.IsZero() {
