@@ -97,6 +97,7 @@ func childError(err error) error {
 // demo is one run of the demo, inside the lab's namespace.
 type demo struct {
 	out, err io.Writer
+	logs     bytes.Buffer // what the daemons say; shown if something fails
 	dir      string
 	lab      *lab.Lab
 	failed   []string
@@ -126,12 +127,14 @@ func (d *demo) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = d.show(ctx)
-	err = errors.Join(err, stop())
-	if err != nil {
-		return err
+	err = errors.Join(d.show(ctx), stop())
+	if err == nil {
+		err = d.verdict()
 	}
-	return d.verdict()
+	if err != nil { // stop has waited for the daemons: their log is whole
+		fmt.Fprintf(d.err, "\nwhat the daemons said:\n%s\n", &d.logs)
+	}
+	return err
 }
 
 // show runs the agent beside a neighbour and checks what both sides saw.
@@ -225,7 +228,7 @@ func (d *demo) up(ctx context.Context) (stop func() error, err error) {
 		return nil, err
 	}
 	pr, pw := io.Pipe()
-	cmd.Stdout = pw
+	cmd.Stdout, cmd.Stderr = pw, &d.logs
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -246,7 +249,8 @@ func (d *demo) up(ctx context.Context) (stop func() error, err error) {
 		if ok {
 			return stop, nil
 		}
-		return nil, fmt.Errorf("sallyport up: %w", <-ended)
+		err := <-ended
+		return nil, fmt.Errorf("sallyport up: %w\n%s", err, &d.logs)
 	case <-ctx.Done():
 		return nil, errors.Join(ctx.Err(), stop())
 	}
@@ -286,7 +290,8 @@ func (d *demo) neighbour(ctx context.Context) (addr string, end func(), err erro
 		return "", nil, err
 	}
 	pr, pw := io.Pipe()
-	cmd.Stdout = pw
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = pw, &said
 	if err := cmd.Start(); err != nil {
 		return "", nil, err
 	}
@@ -305,7 +310,7 @@ func (d *demo) neighbour(ctx context.Context) (addr string, end func(), err erro
 	addr, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
 	if err != nil || !ok {
 		end()
-		return "", nil, fmt.Errorf("the neighbour did not start: it said %q", line)
+		return "", nil, fmt.Errorf("the neighbour did not start: it said %q\n%s", line, &said)
 	}
 	fmt.Fprintln(d.out, "it listens on every one of its ports at", addr)
 	return addr, end, nil
