@@ -88,7 +88,7 @@ func TestKilledLauncher(t *testing.T) {
 	for _, step := range launcher.Steps() {
 		points = append(points, point{step, order{Step: step}})
 	}
-	for _, ms := range []int{10, 50, 100, 150, 200, 250, 300, 400, 500, 700} {
+	for _, ms := range []int{20, 80, 150, 250, 400, 700} {
 		d := time.Duration(ms) * time.Millisecond
 		points = append(points, point{fmt.Sprintf("%s and %v", launcher.StepSandbox, d), order{Step: launcher.StepSandbox, After: d}})
 	}
