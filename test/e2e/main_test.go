@@ -29,7 +29,9 @@ import (
 
 const (
 	instance = "sp-e2e"
+	other    = "sp-e2e-other" // that a test takes up and down, and breaks
 	image    = "sallyport/sandbox:latest"
+	downName = "down.acme.test" // allowed, and nothing listens there
 )
 
 // world is what all tests share: a lab and an installation beside it.
@@ -83,18 +85,25 @@ func (r runner) run() (code int, err error) {
 	if err := writeFiles(); err != nil {
 		return 0, err
 	}
-	if w.up, err = startUp(); err != nil {
+	if w.up, err = startUp(instance); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, w.up.stop()) }()
-	archive, err := deploy.Image("sandbox")
-	if err != nil {
+	if err := loadImage(instance); err != nil {
 		return 0, err
 	}
-	if out, err := command("image", "load", "--if-missing", image, archive).CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("loading the image: %w\n%s", err, out)
-	}
 	return r.m.Run(), nil
+}
+
+func loadImage(instance string) error {
+	archive, err := deploy.Image("sandbox")
+	if err != nil {
+		return err
+	}
+	if out, err := commandOf(instance, "image", "load", "--if-missing", image, archive).CombinedOutput(); err != nil {
+		return fmt.Errorf("loading the image: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // writeFiles writes what a person would have in /etc/sallyport.
@@ -105,7 +114,8 @@ func writeFiles() error {
 	}
 	secret := filepath.Join(w.dir, "token")
 	files := map[string]string{
-		"config.yaml": "apiVersion: sallyport/v1\nkind: Gateway\nupstream_ca: [" + w.lab.CAFile + "]\nhosts:\n" + hosts.String(),
+		"config.yaml": "apiVersion: sallyport/v1\nkind: Gateway\nupstream_ca: [" + w.lab.CAFile + "]\nhosts:\n" + hosts.String() +
+			"  " + downName + ": [11.7.7.99]\n",
 		"credentials/lab-api.yaml": fmt.Sprintf(`apiVersion: sallyport/v1
 kind: Credential
 metadata: {name: lab-api, owner: tests}
@@ -125,7 +135,10 @@ rules:
   - id: files
     reason: a site without a credential
     allow: {host: %s, ports: [80, 443]}
-`, lab.APIName, lab.FilesName),
+  - id: down
+    reason: a site that nobody serves
+    allow: {host: %s}
+`, lab.APIName, lab.FilesName, downName),
 		"nothing.yaml": "apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: nothing, owner: tests, description: deny all}\nrules: []\n",
 		"token":        w.lab.Token,
 	}
@@ -158,7 +171,9 @@ func joinAddrs(addrs []netip.Addr) string {
 }
 
 // command prepares a call of the product.
-func command(args ...string) *exec.Cmd {
+func command(args ...string) *exec.Cmd { return commandOf(instance, args...) }
+
+func commandOf(instance string, args ...string) *exec.Cmd {
 	cmd := exec.Command(w.bin, append([]string{"--instance", instance}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
@@ -242,8 +257,8 @@ func (p *process) stop() error {
 	return p.err
 }
 
-func startUp() (*process, error) {
-	p, err := startProcess(command("up", "--config", filepath.Join(w.dir, "config.yaml"), "--credentials", filepath.Join(w.dir, "credentials")))
+func startUp(instance string) (*process, error) {
+	p, err := startProcess(commandOf(instance, "up", "--config", filepath.Join(w.dir, "config.yaml"), "--credentials", filepath.Join(w.dir, "credentials")))
 	if err != nil {
 		return nil, err
 	}

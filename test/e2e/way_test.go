@@ -59,11 +59,16 @@ while True:
 
 func startProber(t *testing.T) *prober {
 	t.Helper()
+	return startProberIn(t, instance)
+}
+
+func startProberIn(t *testing.T, instance string) *prober {
+	t.Helper()
 	code := filepath.Join(t.TempDir(), "probe.py")
 	if err := os.WriteFile(code, []byte(fmt.Sprintf(probeLoop, lab.APIName)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	p, err := startProcess(command("run", "-p", filepath.Join(w.dir, "policy.yaml"), "--timeout", "10m", "--code", code, image))
+	p, err := startProcess(commandOf(instance, "run", "-p", filepath.Join(w.dir, "policy.yaml"), "--timeout", "10m", "--code", code, image))
 	if err != nil {
 		t.Fatal(err)
 	}
