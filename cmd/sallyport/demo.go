@@ -109,7 +109,7 @@ func (d *demo) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(dir) //nolint:errcheck // below the temporary directory
 	d.dir = dir
 	if err := os.Chmod(dir, 0o711); err != nil { // the broker reads its secret below
 		return err
@@ -118,7 +118,7 @@ func (d *demo) run(ctx context.Context) error {
 	if d.lab, err = lab.Start(ctx, lab.Config{Dir: dir}); err != nil {
 		return fmt.Errorf("starting the lab: %w", err)
 	}
-	defer d.lab.Close()
+	defer d.lab.Close() //nolint:errcheck // the namespace ends with it
 	if err := d.files(); err != nil {
 		return err
 	}

@@ -84,7 +84,9 @@ func examine(ctx context.Context) []check {
 		name, fix string
 		optional  bool
 	}{
-		{"containerd", "make setup", false}, {"nerdctl", "make setup", false}, {"runc", "make setup", false},
+		{"containerd", "make setup", false},
+		{"nerdctl", "make setup", false},
+		{"runc", "make setup", false},
 		{"runsc", "for --isolation hardened: make setup-hardened", true},
 	} {
 		checks = append(checks, checkTool(ctx, t.name, t.fix, t.optional))

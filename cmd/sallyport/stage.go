@@ -122,7 +122,7 @@ func putFile(path string, data []byte, gid int) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	defer os.Remove(tmp.Name()) // gone already once it is renamed
+	defer os.Remove(tmp.Name()) //nolint:errcheck // gone already once it is renamed
 	_, err = tmp.Write(data)
 	if err := errors.Join(err, tmp.Chown(0, gid), tmp.Chmod(0o640), tmp.Close()); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)

@@ -268,8 +268,7 @@ func (s *supervisor) ready(ctx context.Context, d *daemon, socket, op string) er
 	case err = <-answered:
 	case <-d.ended:
 		cancel()
-		_ = <-answered // it was cancelled: that says nothing
-		err = errors.New("it ended at once")
+		err = fmt.Errorf("it ended at once: %w", <-answered)
 	}
 	if err != nil {
 		return hint(fmt.Errorf("the %s does not answer: %w", d.name, err), "what it said itself is above")

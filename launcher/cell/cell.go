@@ -130,13 +130,19 @@ func (c Config) withDefaults() (Config, error) {
 		errs = append(errs, fmt.Errorf("ports %d, %d, %d: want three different ones, 53 for DNS only",
 			c.DNSPort, c.ExplicitPort, c.TransparentPort))
 	}
+	return c, errors.Join(append(errs, c.checkFlows())...)
+}
+
+// checkFlows checks what a cell may have open at once.
+func (c Config) checkFlows() error {
+	var errs []error
 	if c.Flows < 1 {
 		errs = append(errs, fmt.Errorf("flows %d: want at least 1", c.Flows))
 	}
 	if c.FlowRate < 1 || c.FlowRate > 10000 { // hashlimit's own ceiling
 		errs = append(errs, fmt.Errorf("flow rate %d: want 1 to 10000", c.FlowRate))
 	}
-	return c, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 func setDefault[T comparable](v *T, to T) {
@@ -235,7 +241,7 @@ func lockFile(ctx context.Context, f *os.File) (unlock func(), err error) {
 		return release, nil
 	case <-ctx.Done():
 		go func() {
-			<-got
+			_ = <-got //nolint:staticcheck // errcheck wants the error looked at: nobody waits for it any more
 			release()
 		}()
 		return nil, ctx.Err()

@@ -74,8 +74,14 @@ func TestAddressesFollowFromIndex(t *testing.T) {
 
 func listenRefuses(t *testing.T, n *cell.Network, _ cell.Cell) {
 	for _, tt := range []struct{ network, address string }{
-		{"tcp6", ":80"}, {"unix", "/tmp/x"}, {"", ":80"}, {"tcp", "localhost:80"}, {"tcp", "[::]:80"}, {"tcp", "80"},
-		{"udp", "example.com:53"}, {"tcp", "192.0.2.9:80"}, // an address that is nobody's
+		{"tcp6", ":80"},
+		{"unix", "/tmp/x"},
+		{"", ":80"},
+		{"tcp", "localhost:80"},
+		{"tcp", "[::]:80"},
+		{"tcp", "80"},
+		{"udp", "example.com:53"},
+		{"tcp", "192.0.2.9:80"}, // an address that is nobody's
 	} {
 		if f, err := n.Listen(t.Context(), tt.network, tt.address); err == nil {
 			f.Close()

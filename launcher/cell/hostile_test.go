@@ -32,11 +32,12 @@ func packet(src, dst netip.Addr, protocol byte, frag uint16, payload []byte) []b
 	return append(p, payload...)
 }
 
-// datagram makes a UDP payload without a checksum, which IPv4 permits.
-func datagram(from, to uint16, data string) []byte {
+// datagram makes a UDP payload for the DNS port without a checksum, which
+// IPv4 permits.
+func datagram(from uint16, data string) []byte {
 	p := make([]byte, 8, 8+len(data))
 	binary.BigEndian.PutUint16(p[0:], from)
-	binary.BigEndian.PutUint16(p[2:], to)
+	binary.BigEndian.PutUint16(p[2:], 53)
 	binary.BigEndian.PutUint16(p[4:], uint16(8+len(data)))
 	return append(p, data...)
 }
@@ -130,7 +131,7 @@ func forgedSourceIsDropped(t *testing.T, l *lab) {
 	own := l.a.Sandbox
 	server := netip.MustParseAddr("8.8.8.8")
 	// The twin: sent the same way from the cell's own address, it is heard.
-	if err := raw(l.a, packet(own, server, unix.IPPROTO_UDP, 0, datagram(4000, 53, "own"))); err != nil {
+	if err := raw(l.a, packet(own, server, unix.IPPROTO_UDP, 0, datagram(4000, "own"))); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := query(l.a, "8.8.8.8:53", barrier, limit); err != nil {
@@ -147,7 +148,7 @@ func forgedSourceIsDropped(t *testing.T, l *lab) {
 		for _, to := range []netip.Addr{server, l.a.Gateway, l.b.Gateway} {
 			dropped := l.counted(t, l.a, func() {
 				err := raw(l.a,
-					packet(forged, to, unix.IPPROTO_UDP, 0, datagram(4000, 53, "forged")),
+					packet(forged, to, unix.IPPROTO_UDP, 0, datagram(4000, "forged")),
 					packet(forged, to, unix.IPPROTO_TCP, 0,
 						segment(netip.AddrPortFrom(forged, 4000), netip.AddrPortFrom(to, 443), 1, flagSYN)))
 				if err != nil {
@@ -214,10 +215,10 @@ func icmpAndOtherProtocolsAreDropped(t *testing.T, l *lab) {
 		{"echo", unix.IPPROTO_ICMP, echo, cell.Bypass{ICMP: 1}},
 		{"timestamp", unix.IPPROTO_ICMP, append([]byte{13, 0}, make([]byte, 18)...), cell.Bypass{ICMP: 1}},
 		{"gre", unix.IPPROTO_GRE, make([]byte, 24), cell.Bypass{Other: 1}},
-		{"ipip", unix.IPPROTO_IPIP, packet(l.a.Sandbox, netip.MustParseAddr("1.1.1.1"), unix.IPPROTO_UDP, 0, datagram(1, 53, "x")), cell.Bypass{Other: 1}},
+		{"ipip", unix.IPPROTO_IPIP, packet(l.a.Sandbox, netip.MustParseAddr("1.1.1.1"), unix.IPPROTO_UDP, 0, datagram(1, "x")), cell.Bypass{Other: 1}},
 		{"sctp", unix.IPPROTO_SCTP, make([]byte, 32), cell.Bypass{Other: 1}},
 		{"igmp", unix.IPPROTO_IGMP, make([]byte, 8), cell.Bypass{Other: 1}},
-		{"udplite", 136, datagram(1, 53, "x"), cell.Bypass{Other: 1}},
+		{"udplite", 136, datagram(1, "x"), cell.Bypass{Other: 1}},
 		{"dccp", unix.IPPROTO_DCCP, make([]byte, 24), cell.Bypass{Other: 1}},
 	}
 	for _, tt := range tests {
@@ -286,7 +287,7 @@ func listenPackets(c cell.Cell, send func() error, match func([]byte) bool) (got
 func fragmentsAreDropped(t *testing.T, l *lab) {
 	const moreFragments = 1 << 13
 	server := netip.MustParseAddr("8.8.8.8")
-	whole := datagram(4000, 53, strings.Repeat("fragment", 8))
+	whole := datagram(4000, strings.Repeat("fragment", 8))
 	if err := raw(l.a, packet(l.a.Sandbox, server, unix.IPPROTO_UDP, 0, whole)); err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +394,7 @@ func forgedIPv6IsIgnored(t *testing.T, l *lab) {
 	p[0], p[6], p[7] = 0x60, unix.IPPROTO_UDP, 255
 	copy(p[8:], netip.MustParseAddr("fe80::1234").AsSlice())
 	copy(p[24:], netip.MustParseAddr("ff02::1").AsSlice())
-	udp := datagram(4000, 53, "v6")
+	udp := datagram(4000, "v6")
 	binary.BigEndian.PutUint16(p[4:], uint16(len(udp)))
 	answer, err := listenPackets(l.a,
 		func() error { return raw(l.a, append(p, udp...)) },

@@ -93,7 +93,7 @@ func mustCreate(t *testing.T, n *cell.Network, id string, index int) cell.Cell {
 }
 
 // listen makes a listener in the namespace and serves it from the host's.
-func (l *lab) listen(t *testing.T, name, network, address string) (close func()) {
+func (l *lab) listen(t *testing.T, name, network, address string) (stop func()) {
 	t.Helper()
 	f, err := l.n.Listen(t.Context(), network, address)
 	if err != nil {
@@ -117,9 +117,9 @@ func (l *lab) listen(t *testing.T, name, network, address string) (close func())
 		closer = pc
 		serving.Go(func() { l.serveUDP(name, pc.(*net.UDPConn)) })
 	}
-	close = sync.OnceFunc(func() { closer.Close(); serving.Wait() })
-	t.Cleanup(close)
-	return close
+	stop = sync.OnceFunc(func() { closer.Close(); serving.Wait() })
+	t.Cleanup(stop)
+	return stop
 }
 
 // serveTCP greets with its name, then echoes.

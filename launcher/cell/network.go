@@ -165,9 +165,7 @@ func (n *Network) Verify(ctx context.Context) error {
 		}
 		cells, halves, err := n.cells(h)
 		errs = append(errs, err)
-		for _, why := range halves {
-			errs = append(errs, why)
-		}
+		errs = append(errs, halves...)
 		for _, c := range cells {
 			if err := n.checkCell(h, c); err != nil {
 				errs = append(errs, fmt.Errorf("cell %s: %w", c.ID, err))
@@ -248,14 +246,14 @@ func (n *Network) Listen(ctx context.Context, network, address string) (*os.File
 			if err != nil {
 				return err
 			}
-			f, err = l.(*net.TCPListener).File()
+			f, err = fileOf(l)
 			return errors.Join(err, l.Close())
 		case "udp":
 			c, err := lc.ListenPacket(ctx, "udp4", address)
 			if err != nil {
 				return err
 			}
-			f, err = c.(*net.UDPConn).File()
+			f, err = fileOf(c)
 			return errors.Join(err, c.Close())
 		default:
 			return net.UnknownNetworkError(network)
@@ -270,4 +268,13 @@ func (n *Network) Listen(ctx context.Context, network, address string) (*os.File
 func isIPv4(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return err == nil && a.Is4()
+}
+
+// fileOf returns a descriptor of its own of a socket.
+func fileOf(socket any) (*os.File, error) {
+	s, ok := socket.(interface{ File() (*os.File, error) })
+	if !ok {
+		return nil, fmt.Errorf("%T has no descriptor", socket)
+	}
+	return s.File()
 }

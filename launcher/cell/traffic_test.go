@@ -281,7 +281,7 @@ func noIPv6(t *testing.T, l *lab) {
 			return nil // no IPv6 in the kernel
 		}
 		if err != nil || len(text) > 0 {
-			return fmt.Errorf("IPv6 addresses: %q, %v, want none", text, err)
+			return fmt.Errorf("IPv6 addresses: %q, %w, want none", text, err)
 		}
 		for _, dst := range []string{"[2606:4700::1111]:443", "[::1]:80", "[fe80::1%eth0]:53"} {
 			if c, err := net.DialTimeout("tcp6", dst, soon); err == nil {
