@@ -14,7 +14,7 @@ func BenchmarkCold(b *testing.B) {
 		b.Run("bare/"+string(isolation), func(b *testing.B) {
 			args := []string{
 				"--address", shared.RunDir + "/containerd.sock", "--namespace", instance, "--data-root", shared.StateDir + "/nerdctl",
-				"--cgroup-manager", "cgroupfs", "run", "--rm", "--pull", "never", "--network", "none",
+				"--cgroup-manager", "cgroupfs", "run", "--cgroup-parent", "/", "--rm", "--pull", "never", "--network", "none",
 			}
 			if isolation == launcher.Hardened {
 				args = append(args, "--runtime", shared.Tools.Runsc)

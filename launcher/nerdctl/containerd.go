@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -20,9 +21,10 @@ type Containerd struct {
 	// Socket that it listens on.
 	Socket string
 
-	cmd  *exec.Cmd // nil if it was there already
-	done chan struct{}
-	err  error // read after done
+	runtime string    // the runtime's directory for the instance
+	cmd     *exec.Cmd // nil if it was there already
+	done    chan struct{}
+	err     error // read after done
 }
 
 // readyTimeout bounds a start: a cold one reads its database first.
@@ -57,7 +59,7 @@ func StartContainerd(ctx context.Context, cfg Config) (*Containerd, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Containerd{Socket: cfg.socket(), done: make(chan struct{})}
+	c := &Containerd{Socket: cfg.socket(), runtime: filepath.Join(runcDir, cfg.Instance), done: make(chan struct{})}
 	if e.Ready(ctx) == nil {
 		return c, nil
 	}
@@ -165,11 +167,44 @@ func (c *Containerd) Stop(ctx context.Context) error {
 	defer grace.Stop()
 	select {
 	case <-c.done:
-		return nil
+		return c.removeRuntimeDir()
 	case <-ctx.Done():
 	case <-grace.C:
 	}
 	_ = c.cmd.Process.Kill()
 	<-c.done
-	return errors.New("stopping containerd: it had to be killed")
+	return errors.Join(errors.New("stopping containerd: it had to be killed"), c.removeRuntimeDir())
+}
+
+// runcDir is where containerd's shim has runc keep its state, a directory for each
+// namespace. It is compiled in.
+const runcDir = "/run/containerd/runc"
+
+// removeRuntimeDir removes what runc keeps for an instance beyond its containers:
+// an empty network namespace, mounted on a file (seen with 1.5). With a container
+// there it is left alone.
+func (c *Containerd) removeRuntimeDir() error {
+	entries, err := os.ReadDir(c.runtime)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("stopping containerd: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			return nil
+		}
+	}
+	for _, e := range entries {
+		path := filepath.Join(c.runtime, e.Name())
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: not mounted
+			return fmt.Errorf("stopping containerd: unmounting %s: %w", path, err)
+		}
+		if err := remove(path); err != nil {
+			return fmt.Errorf("stopping containerd: %w", err)
+		}
+	}
+	return remove(c.runtime)
 }
