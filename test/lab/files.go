@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -32,7 +33,7 @@ func filesHandler(git http.Handler) http.Handler {
 		http.ServeContent(w, r, "hello.txt", began, strings.NewReader(HelloText))
 	})
 	mux.HandleFunc("GET "+BigPath, func(w http.ResponseWriter, r *http.Request) {
-		http.ServeContent(w, r, "big.bin", began, strings.NewReader(bigText))
+		http.ServeContent(w, r, "big.bin", began, strings.NewReader(bigText()))
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("files\n"))
@@ -43,8 +44,11 @@ func filesHandler(git http.Handler) http.Handler {
 	return mux
 }
 
-// bigText is the content of BigPath.
-var bigText = strings.Repeat("0123456789abcdefghijklmnopqrstuvwxyz+/=-_.,:;!?()[]{}<>#%&*~^$@|", BigSize/64)
+// bigText is the content of BigPath. It is made when it is first asked for: the
+// program that the lab is part of is also the first process of every sandbox.
+var bigText = sync.OnceValue(func() string {
+	return strings.Repeat("0123456789abcdefghijklmnopqrstuvwxyz+/=-_.,:;!?()[]{}<>#%&*~^$@|", BigSize/64)
+})
 
 // gitHandler makes a repository with one commit below dir and returns its path
 // and the handler that serves it for clone and push by git's smart HTTP
