@@ -21,20 +21,7 @@ import (
 )
 
 func newBroker() *cobra.Command {
-	return &cobra.Command{
-		Use:    "broker",
-		Short:  "The broker process; started by up",
-		Hidden: true,
-		Args:   exactArgs(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			inst, err := instanceOf(c)
-			if err != nil {
-				return err
-			}
-			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)).With("daemon", "broker")
-			return runBroker(c.Context(), inst, log)
-		},
-	}
+	return daemonCommand("broker", "The broker process; started by up", runBroker)
 }
 
 // runBroker serves until ctx ends, as a user of its own and without capabilities.

@@ -38,20 +38,7 @@ const (
 )
 
 func newGateway() *cobra.Command {
-	return &cobra.Command{
-		Use:    "gateway",
-		Short:  "The gateway process; started by up",
-		Hidden: true,
-		Args:   exactArgs(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			inst, err := instanceOf(c)
-			if err != nil {
-				return err
-			}
-			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)).With("daemon", "gateway")
-			return runGateway(c.Context(), inst, log)
-		},
-	}
+	return daemonCommand("gateway", "The gateway process; started by up", runGateway)
 }
 
 // runGateway serves until ctx ends. It runs as a user of its own without

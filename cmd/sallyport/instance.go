@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -28,6 +30,32 @@ type instance struct{ name string }
 // validInstance keeps names short enough for interface names and free of
 // anything a path or an iptables chain could misread.
 var validInstance = regexp.MustCompile(`^[a-z][a-z0-9-]{0,22}$`)
+
+// rootCommand reads what commands that talk to the daemons have in common: the
+// instance, and whether -o json was asked for. They need root.
+func rootCommand(c *cobra.Command) (inst instance, asJSON bool, err error) {
+	if asJSON, err = outputJSON(c); err != nil {
+		return inst, false, err
+	}
+	if inst, err = instanceOf(c); err != nil {
+		return inst, false, err
+	}
+	return inst, asJSON, mustRoot(c.Name())
+}
+
+// daemonCommand is a process that up starts.
+func daemonCommand(name, short string, run func(context.Context, instance, *slog.Logger) error) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: short, Hidden: true, Args: exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			inst, err := instanceOf(c)
+			if err != nil {
+				return err
+			}
+			return run(c.Context(), inst, slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)).With("daemon", name))
+		},
+	}
+}
 
 func instanceOf(c *cobra.Command) (instance, error) {
 	name, err := c.Flags().GetString("instance")

@@ -237,15 +237,8 @@ func newReconcile() *cobra.Command {
 		Example: "  sallyport reconcile",
 		Args:    exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			asJSON, err := outputJSON(c)
+			inst, asJSON, err := rootCommand(c)
 			if err != nil {
-				return err
-			}
-			inst, err := instanceOf(c)
-			if err != nil {
-				return err
-			}
-			if err := mustRoot("reconcile"); err != nil {
 				return err
 			}
 			return reconcile(c, inst, asJSON)

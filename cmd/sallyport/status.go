@@ -32,15 +32,8 @@ func newStatus() *cobra.Command {
 		Example: "  sallyport status\n  sallyport status -o json",
 		Args:    exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			asJSON, err := outputJSON(c)
+			inst, asJSON, err := rootCommand(c)
 			if err != nil {
-				return err
-			}
-			inst, err := instanceOf(c)
-			if err != nil {
-				return err
-			}
-			if err := mustRoot("status"); err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), 10*time.Second)
@@ -101,15 +94,8 @@ func newPS() *cobra.Command {
 		Example: "  sallyport ps\n  sallyport ps -o json",
 		Args:    exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
-			asJSON, err := outputJSON(c)
+			inst, asJSON, err := rootCommand(c)
 			if err != nil {
-				return err
-			}
-			inst, err := instanceOf(c)
-			if err != nil {
-				return err
-			}
-			if err := mustRoot("ps"); err != nil {
 				return err
 			}
 			var st statusOut
