@@ -48,6 +48,28 @@ func (l *Launcher) Live() ([]Live, error) {
 	return out, nil
 }
 
+// Dead reports whether there is a run whose launcher is gone, so that Reconcile
+// has something to do. It looks at files alone, so it can be asked often.
+func (l *Launcher) Dead() (bool, error) {
+	ids, err := l.journals()
+	if err != nil {
+		return false, fmt.Errorf("listing runs: %w", err)
+	}
+	for _, id := range ids {
+		_, err := os.Stat(l.journalPath(id))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has not begun, or is over
+		}
+		if err != nil {
+			return false, fmt.Errorf("listing runs: %w", err)
+		}
+		if live, err := l.isLive(id); err != nil || !live {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
 // isLive tries the lock of a cell, without taking it from anybody who has it.
 func (l *Launcher) isLive(id string) (bool, error) {
 	f, err := os.Open(l.lockPath(id))

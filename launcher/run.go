@@ -78,7 +78,7 @@ type run struct {
 func (l *Launcher) Run(ctx context.Context, spec Spec) (Result, error) {
 	r := &run{l: l, spec: &spec, id: newCellID(), asked: l.cfg.Now(), lookUp: make(chan error, 1)}
 	if err := spec.check(); err != nil {
-		return Result{}, fmt.Errorf("refusing the run: %w", err)
+		return Result{}, &SpecError{err}
 	}
 	if os.Geteuid() != 0 {
 		return Result{}, errors.New("refusing the run: making sandboxes needs root: use sudo")
@@ -91,8 +91,12 @@ func (l *Launcher) Run(ctx context.Context, spec Spec) (Result, error) {
 		Policy: spec.Policy.Digest, PolicyName: spec.Policy.Name, Isolation: spec.Isolation,
 	}
 	err := r.run(ctx)
-	if err != nil {
+	switch {
+	case err == nil:
+	case r.journal.Started:
 		err = fmt.Errorf("run %s: %w", r.result.Run, err)
+	default: // the log knows of no such run: its id would lead nowhere
+		err = fmt.Errorf("starting the run: %w", err)
 	}
 	return r.result, err
 }

@@ -127,6 +127,15 @@ var interpreters = map[string]string{".py": "python3", ".sh": "sh", ".js": "node
 
 var codeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
+// SpecError says that a run cannot be made as it was asked for. Nothing was made.
+type SpecError struct{ Err error }
+
+// Error implements error.
+func (e *SpecError) Error() string { return "refusing the run: " + e.Err.Error() }
+
+// Unwrap returns every fault.
+func (e *SpecError) Unwrap() error { return e.Err }
+
 // check refuses what cannot be run, before anything is made. It fills in limits.
 func (s *Spec) check() error {
 	limits, err := s.Limits.withDefaults()

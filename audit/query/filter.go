@@ -152,8 +152,37 @@ func (f *Filter) add(t term, now time.Time) error {
 	case t.op != "=" && t.op != "!=" && t.op != "~" && t.op != "!~":
 		return fmt.Errorf("%s is text: it can be asked with = != ~ !~, not %q", t.field, t.op)
 	}
+	if err := checkClosed(t); err != nil {
+		return err
+	}
 	f.terms = append(f.terms, t)
 	f.needle(t)
+	return nil
+}
+
+// closed are fields whose values are known. A value that cannot be there would
+// find nothing, and nothing found is an answer that people believe.
+var closed = map[string][]string{
+	"verdict":  {"deny", "tunnel", "inspect"},
+	"question": {"resolve", "connect", "hello", "fetch", "reach"},
+	"listener": {"transparent", "explicit", "dns"},
+	"kind": {
+		string(audit.LogOpen), string(audit.LogClose), string(audit.PolicyLoad), string(audit.CellUp), string(audit.CellDown),
+		string(audit.RunStart), string(audit.RunEnd), string(audit.DNS), string(audit.Admit), string(audit.Refuse), string(audit.Done),
+		string(audit.Credential), string(audit.Bypass), string(audit.Gap), string(audit.Anchor),
+	},
+}
+
+func checkClosed(t term) error {
+	known := closed[t.field]
+	if known == nil || t.op != "=" && t.op != "!=" {
+		return nil
+	}
+	for _, v := range t.values {
+		if v != "" && !slices.Contains(known, v) { // "" is for records without it
+			return fmt.Errorf("%s is never %q; it is one of %s", t.field, v, strings.Join(known, " "))
+		}
+	}
 	return nil
 }
 

@@ -262,7 +262,7 @@ func TestTable(t *testing.T) {
 	}
 	want := `TIME     KIND        VERDICT  REASON                 WHAT
 2027-01-31
-12:00:00 run.start                                   r1 c1 {"image":"x"}
+12:00:00 run.start                                   x r1
 12:01:00 dns         inspect  allowed                A api.stripe.com -> 198.18.0.1
 12:02:00 admit       inspect  allowed                POST api.stripe.com/v1/charges with stripe
 12:03:00 done        inspect  allowed                200 1.2k up 3.3k down 12ms api.stripe.com/v1/c…

@@ -168,7 +168,9 @@ func what(r *audit.Record) string {
 		return join(outcome(r), place(r), r.Error)
 	case audit.Admit, audit.Refuse, audit.Credential:
 		return join(r.Method, place(r), via(r.Credential), r.Error)
-	case audit.RunStart, audit.RunEnd, audit.CellUp, audit.CellDown:
+	case audit.RunStart, audit.RunEnd:
+		return join(ofRun(r), r.Run, r.Error)
+	case audit.CellUp, audit.CellDown:
 		return join(r.Run, r.Cell, r.Error, brief(r.Data))
 	default:
 		return join(r.Run, place(r), r.Error, brief(r.Data))
@@ -231,4 +233,25 @@ func size(n int64) string {
 }
 
 // brief is the start of what a record carries beside its fields.
+// ofRun says how a run began or ended. Data that is not as expected says nothing.
+func ofRun(r *audit.Record) string {
+	var d struct {
+		Image  string `json:"image"`
+		Policy string `json:"policy_name"`
+		Exit   int    `json:"exit"`
+		Cause  string `json:"cause"`
+		Denied int    `json:"denied"`
+	}
+	if json.Unmarshal(r.Data, &d) != nil {
+		return ""
+	}
+	if r.Kind == audit.RunStart {
+		if d.Policy != "" {
+			d.Policy = "under " + d.Policy
+		}
+		return join(d.Image, d.Policy)
+	}
+	return fmt.Sprintf("%s %d, %d denied", d.Cause, d.Exit, d.Denied)
+}
+
 func brief(data json.RawMessage) string { return string(data[:min(len(data), 200)]) }

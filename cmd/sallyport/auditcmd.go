@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,7 +49,11 @@ func auditDirOf(c *cobra.Command) (string, instance, error) {
 	if dir == "" {
 		dir = inst.auditDir()
 	}
-	if _, err := os.ReadDir(dir); err != nil {
+	entries, err := os.ReadDir(dir)
+	if err == nil && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".jsonl") }) {
+		err = fmt.Errorf("there are no segments in %s", dir)
+	}
+	if err != nil {
 		if errors.Is(err, fs.ErrPermission) {
 			return "", inst, hint(err, "the log is for root and the group %s: sudo %s", sharedGroup, commandLine())
 		}
@@ -136,10 +141,24 @@ func printRecords(c *cobra.Command, recs iter.Seq2[audit.Record, error]) error {
 	if err != nil {
 		return err
 	}
-	if !asJSON {
-		return query.Table(c.OutOrStdout(), recs)
+	found := 0
+	counted := func(yield func(audit.Record, error) bool) {
+		for r, err := range recs {
+			found++
+			if !yield(r, err) {
+				return
+			}
+		}
 	}
-	return query.JSON(c.OutOrStdout(), recs) // one record a line, as in the log
+	if asJSON {
+		err = query.JSON(c.OutOrStdout(), counted) // one record a line, as in the log
+	} else {
+		err = query.Table(c.OutOrStdout(), counted)
+	}
+	if err == nil && found == 0 {
+		fmt.Fprintln(c.ErrOrStderr(), "sallyport: no record matches")
+	}
+	return err
 }
 
 func newAuditVerify() *cobra.Command {

@@ -116,13 +116,14 @@ type gateway struct {
 	creds   []policyfile.Credential
 	since   time.Time
 
-	mu       sync.Mutex // guards policies and attaching
+	mu       sync.Mutex // guards policies, created, and attaching
 	policies map[string]*policy
+	created  map[string]time.Time // of each cell
 }
 
 // openGateway makes everything that the gateway needs before it serves.
 func openGateway(ctx context.Context, inst instance, log *slog.Logger) (*gateway, error) {
-	g := &gateway{inst: inst, log: log, since: time.Now(), policies: map[string]*policy{}}
+	g := &gateway{inst: inst, log: log, since: time.Now(), policies: map[string]*policy{}, created: map[string]time.Time{}}
 	cfg, err := loadGatewayConfig(inst.run("config.yaml"))
 	if err != nil {
 		return nil, err
@@ -178,6 +179,7 @@ func (g *gateway) attachFile(ctx context.Context, f *control.CellFile) error {
 		g.broker.Detach(f.Cell)
 		return fmt.Errorf("attaching cell %s: %w", f.Cell, err)
 	}
+	g.created[f.Cell] = f.Created
 	return nil
 }
 

@@ -31,11 +31,14 @@ func imageEngine(c *cobra.Command) (*nerdctl.Engine, error) {
 	if err := mustRoot("image"); err != nil {
 		return nil, err
 	}
+	if err := inst.mustBeUp(); err != nil {
+		return nil, err
+	}
 	engine, err := inst.engine()
 	if err != nil {
 		return nil, hint(err, "make setup")
 	}
-	return engine, explainRun(engine.Ready(c.Context()))
+	return engine, explainRun(inst, engine.Ready(c.Context()))
 }
 
 func newImageLoad() *cobra.Command {

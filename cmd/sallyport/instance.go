@@ -40,7 +40,10 @@ func rootCommand(c *cobra.Command) (inst instance, asJSON bool, err error) {
 	if inst, err = instanceOf(c); err != nil {
 		return inst, false, err
 	}
-	return inst, asJSON, mustRoot(c.Name())
+	if err = mustRoot(c.Name()); err != nil {
+		return inst, false, err
+	}
+	return inst, asJSON, nil
 }
 
 // daemonCommand is a process that up starts.
@@ -66,6 +69,22 @@ func instanceOf(c *cobra.Command) (instance, error) {
 		return instance{}, usage(fmt.Errorf("instance %q: lower-case letters, digits and hyphens, at most 23", name))
 	}
 	return instance{name}, nil
+}
+
+// typed is a command line for a hint: it can be typed as it stands.
+func (i instance) typed(command string) string {
+	if i.name == defaultInstance {
+		return "sallyport " + command
+	}
+	return "sallyport --instance " + i.name + " " + command
+}
+
+// mustBeUp refuses what needs the daemons of an instance that is not up.
+func (i instance) mustBeUp() error {
+	if _, up := supervisorPID(i); !up {
+		return hint(fmt.Errorf("instance %q is not up", i.name), "in another terminal: %s", i.typed("up"))
+	}
+	return nil
 }
 
 func (i instance) run(elem ...string) string {
@@ -198,7 +217,7 @@ func mustRoot(what string) error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
-	return hint(fmt.Errorf("%s needs root: it makes network namespaces and containers", what), "sudo %s", commandLine())
+	return hint(fmt.Errorf("%s needs root", what), "sudo %s", commandLine())
 }
 
 func commandLine() string {

@@ -23,6 +23,8 @@ const (
 
 	exitTimedOut = 124 // run: the command ran out of time, as timeout(1) says it
 	exitNotRun   = 125 // run: it could not be run, as container engines say it
+
+	exitInterrupted = 130 // run: ^C, as shells say it
 )
 
 // hintError carries what to type next.
@@ -111,15 +113,32 @@ that are allowed; every decision goes into a tamper-evident log.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version(),
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(hint(fmt.Errorf("unknown command %q", args[0]), "sallyport --help"))
+			}
+			return c.Help()
+		},
+		Args: cobra.ArbitraryArgs,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.PersistentFlags().String("instance", defaultInstance, "which installation on this machine; names its namespace and directories")
+	root.PersistentFlags().String("instance", defaultInstance, "which installation on this machine")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage(hint(err, "%s --help", c.CommandPath()))
 	})
 	root.AddCommand(newUp(), newDown(), newRun(), newPS(), newStatus(), newReconcile(), newDoctor(), newDemo(),
 		newImage(), newPolicy(), newAudit(), newCA(), newEnv(), newGateway(), newBroker(), newGuest())
 	return root
+}
+
+// atLeast is cobra.MinimumNArgs with an error of our own kind.
+func atLeast(n int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < n {
+			return usage(hint(fmt.Errorf("%s takes at least %d argument", c.CommandPath(), n), "%s --help", c.CommandPath()))
+		}
+		return nil
+	}
 }
 
 // exactArgs is cobra.ExactArgs with an error of our own kind.

@@ -35,18 +35,19 @@ type (
 		LogKey  string    `json:"log_key"` // public, of the log's checkpoints
 	}
 	cellOut struct {
-		Cell    string `json:"cell"`
-		Run     string `json:"run"`
-		Address string `json:"address"`
-		Policy  string `json:"policy"`
-		Digest  string `json:"digest"`
-		Denials uint64 `json:"denials"`
+		Cell    string    `json:"cell"`
+		Run     string    `json:"run"`
+		Address string    `json:"address"`
+		Policy  string    `json:"policy"`
+		Digest  string    `json:"digest"`
+		Denials uint64    `json:"denials"`
+		Since   time.Time `json:"since"`
 	}
 )
 
 // launcherKinds are the records that a launcher may write: what only it knows.
 // Everything else is recorded by who decided it.
-var launcherKinds = []audit.Kind{audit.CellUp, audit.CellDown, audit.RunStart, audit.RunEnd, audit.Bypass}
+var launcherKinds = []audit.Kind{audit.RunStart, audit.RunEnd, audit.Bypass}
 
 // root is the only peer of the gateway's control socket.
 var rootOnly = []uint32{0}
@@ -58,10 +59,14 @@ func (g *gateway) handler() http.Handler {
 		if err != nil {
 			return empty{}, err
 		}
+		rec := audit.Record{Kind: audit.CellUp, Cell: f.Cell, Run: f.Run, Policy: f.Policy}
+		if err := g.recent.Append(ctx, &rec); err != nil {
+			return empty{}, fmt.Errorf("recording that cell %s is attached: %w", f.Cell, err)
+		}
 		return empty{}, g.attachFile(ctx, f)
 	}))
-	mux.Handle("POST /v1/detach", control.Handle(rootOnly, func(_ context.Context, in cellIn) (empty, error) {
-		g.detach(in.Cell)
+	mux.Handle("POST /v1/detach", control.Handle(rootOnly, func(ctx context.Context, in cellIn) (empty, error) {
+		g.detach(ctx, in.Cell)
 		return empty{}, nil
 	}))
 	mux.Handle("POST /v1/record", control.Handle(rootOnly, func(ctx context.Context, rec audit.Record) (empty, error) {
@@ -81,14 +86,21 @@ func (g *gateway) handler() http.Handler {
 }
 
 // detach takes a cell out of force. From here on its address is nobody's.
-func (g *gateway) detach(cell string) {
+func (g *gateway) detach(ctx context.Context, cell string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	id, _ := g.table.Identity(cell)
+	id, attached := g.table.Identity(cell)
 	g.table.Detach(cell)
 	g.broker.Detach(cell)
 	g.dialer.Forget(cell)
 	g.recent.forget(id.Run)
+	if attached {
+		rec := audit.Record{Kind: audit.CellDown, Cell: cell, Run: id.Run, Policy: id.Policy.Digest()}
+		if err := g.recent.Append(ctx, &rec); err != nil { // it is detached all the same
+			g.log.Error("recording that a cell is detached", "cell", cell, "cause", err)
+		}
+	}
+	delete(g.created, cell)
 	if err := g.names.Forget(cell); err != nil {
 		g.log.Error("forgetting a cell's names", "cell", cell, "cause", err)
 	}
@@ -98,14 +110,14 @@ func (g *gateway) detach(cell string) {
 func callGateway(ctx context.Context, inst instance, op string, in, out any) error {
 	c := control.NewClient(inst.gatewaySocket())
 	defer c.Close()
-	return explainCall(c.Call(ctx, op, in, out))
+	return explainCall(inst, c.Call(ctx, op, in, out))
 }
 
 // explainCall adds what to type when a daemon is not there.
-func explainCall(err error) error {
+func explainCall(inst instance, err error) error {
 	var refusal *control.Error
 	if err == nil || errors.As(err, &refusal) {
 		return err
 	}
-	return hint(err, "is it running? in another terminal: sallyport up")
+	return hint(err, "is it running? in another terminal: %s", inst.typed("up"))
 }

@@ -67,7 +67,7 @@ func newPolicyLint() *cobra.Command {
 		Use:     "lint FILE...",
 		Short:   "Report everything that is wrong with policy files",
 		Example: "  sallyport policy lint policy.yaml\n  sallyport policy lint -o json *.yaml",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    atLeast(1),
 		RunE: func(c *cobra.Command, files []string) error {
 			asJSON, err := outputJSON(c)
 			if err != nil {

@@ -99,11 +99,18 @@ func (g *gateway) status() statusOut {
 	for _, c := range g.table.Cells() {
 		_, n := g.recent.recent(c.Run, 0)
 		s.Cells = append(s.Cells, cellOut{
-			Cell: c.Cell, Run: c.Run, Address: c.Addr.String(), Policy: c.Policy.Name(), Digest: c.Policy.Digest(), Denials: n,
+			Cell: c.Cell, Run: c.Run, Address: c.Addr.String(), Policy: c.Policy.Name(), Digest: c.Policy.Digest(), Denials: n, Since: g.began(c.Cell),
 		})
 	}
 	slices.SortFunc(s.Cells, func(a, b cellOut) int { return strings.Compare(a.Cell, b.Cell) })
 	return s
+}
+
+// began tells when a cell was made.
+func (g *gateway) began(cell string) time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.created[cell]
 }
 
 // publish puts copies of the CA certificate and of the log's public key where
@@ -135,5 +142,5 @@ func publish(ctx context.Context, inst instance, gid int) error {
 func callBroker(ctx context.Context, inst instance, op string, in, out any) error {
 	c := control.NewClient(inst.brokerSocket())
 	defer c.Close()
-	return explainCall(c.Call(ctx, op, in, out))
+	return explainCall(inst, c.Call(ctx, op, in, out))
 }

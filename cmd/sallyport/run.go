@@ -36,13 +36,14 @@ Standard output and standard error stream through; the exit code is the command'
 The sandbox has no capability, no root, a read-only file system but for /tmp and /workspace,
 limits on everything, and no key: where the policy grants a credential it gets a placeholder.
 
-Exit codes: the command's; 124 it ran out of time; 125 it could not be run; 137 it was
-killed (out of memory, too much output); 2 the command line or a file is wrong.`,
+Exit codes: the command's; 124 it ran out of time; 125 it could not be run; 127 there is no
+such command in the image; 130 it was interrupted; 137 it was killed (out of memory, too much
+output); 2 the command line or a file is wrong. Without COMMAND the image's own is run.`,
 		Example: `  sallyport run -p policy.yaml sallyport/sandbox:latest curl -sS https://api.example.com/
   sallyport run -p policy.yaml --code agent.py sallyport/sandbox:latest
   sallyport run -p policy.yaml --workspace ./src --export ./out IMAGE make
   sallyport run -p policy.yaml --isolation hardened --timeout 2m --json IMAGE python3 -V`,
-		Args: cobra.MinimumNArgs(1),
+		Args: atLeast(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			inst, err := instanceOf(c)
 			if err != nil {
@@ -75,7 +76,7 @@ func runSandbox(c *cobra.Command, inst instance, o runOptions, args []string) er
 	if o.policy == "" {
 		return usage(hint(errors.New("no policy is named: what may the sandbox reach?"), "sallyport run -p policy.yaml %s", strings.Join(args, " ")))
 	}
-	if err := mustBeUp(inst); err != nil {
+	if err := inst.mustBeUp(); err != nil {
 		return notRun(err)
 	}
 	spec, err := runSpec(c, inst, o, args)
@@ -91,8 +92,8 @@ func runSandbox(c *cobra.Command, inst instance, o runOptions, args []string) er
 		return notRun(err)
 	}
 	r, err := l.Run(c.Context(), *spec)
-	if r.Cause == "" { // refused before anything was made
-		return notRun(explainRun(err))
+	if r.Cause == "" { // refused before anything ran
+		return notRun(explainRun(inst, err))
 	}
 	if result != "" {
 		err = errors.Join(err, writeResult(result, &r))
@@ -100,10 +101,26 @@ func runSandbox(c *cobra.Command, inst instance, o runOptions, args []string) er
 	if o.json {
 		err = errors.Join(err, printJSON(c.OutOrStdout(), &r))
 	}
-	if err != nil {
-		return notRun(explainRun(err))
+	summarize(c.ErrOrStderr(), inst, &r)
+	if err != nil && r.Cause != launcher.Canceled {
+		return notRun(explainRun(inst, err))
 	}
 	return codeOf(&r, c.ErrOrStderr())
+}
+
+// summarize says on standard error what a person would otherwise have to look
+// for: what was refused, and what did not come out.
+func summarize(w io.Writer, inst instance, r *launcher.Result) {
+	if r.Denied > 0 {
+		noun := "requests were"
+		if r.Denied == 1 {
+			noun = "request was"
+		}
+		fmt.Fprintf(w, "sallyport: %d %s refused: %s\n", r.Denied, noun, inst.typed("audit query --verdict deny --run "+r.Run))
+	}
+	if n := len(r.Skipped); n > 0 {
+		fmt.Fprintf(w, "sallyport: %d files were not exported, the first: %s\n", n, r.Skipped[0])
+	}
 }
 
 // codeOf passes the command's exit code on. What ended it, if it was not the
@@ -113,8 +130,11 @@ func codeOf(r *launcher.Result, stderr io.Writer) error {
 		fmt.Fprintf(stderr, "sallyport: %s\n", r.Text)
 	}
 	code := r.Exit
-	if r.Cause == launcher.TimedOut {
+	switch r.Cause {
+	case launcher.TimedOut:
 		code = exitTimedOut
+	case launcher.Canceled:
+		code = exitInterrupted
 	}
 	if code == 0 && r.Cause != launcher.Exited {
 		code = exitNotRun
@@ -127,6 +147,9 @@ func codeOf(r *launcher.Result, stderr io.Writer) error {
 
 // notRun gives an error that is nobody's usage the exit code of "could not be run".
 func notRun(err error) error {
+	if spec, ok := errors.AsType[*launcher.SpecError](err); ok {
+		return usage(spec)
+	}
 	if _, ok := errors.AsType[*exitError](err); ok {
 		return err
 	}
@@ -134,12 +157,12 @@ func notRun(err error) error {
 }
 
 // explainRun says what to type where the cause is one that people meet.
-func explainRun(err error) error {
+func explainRun(inst instance, err error) error {
 	switch {
 	case errors.Is(err, nerdctl.ErrNoImage):
-		return hint(err, "sallyport image ls; to add one: sallyport image load ARCHIVE")
+		return hint(err, "%s; to add one: %s", inst.typed("image ls"), inst.typed("image load ARCHIVE"))
 	case errors.Is(err, nerdctl.ErrNoEngine):
-		return hint(err, "in another terminal: sallyport up")
+		return hint(err, "in another terminal: %s", inst.typed("up"))
 	default:
 		return err
 	}
@@ -191,13 +214,6 @@ func asker() launcher.Asker {
 	return a
 }
 
-func mustBeUp(inst instance) error {
-	if _, up := supervisorPID(inst); !up {
-		return hint(fmt.Errorf("instance %q is not up", inst.name), "in another terminal: sallyport up")
-	}
-	return nil
-}
-
 // openLauncher returns a launcher for one run.
 func openLauncher(ctx context.Context, inst instance, stderr io.Writer, verbose bool) (*launcher.Launcher, error) {
 	who, err := lookupAccounts()
@@ -206,7 +222,7 @@ func openLauncher(ctx context.Context, inst instance, stderr io.Writer, verbose 
 	}
 	ca, err := os.ReadFile(inst.caCert())
 	if err != nil {
-		return nil, hint(fmt.Errorf("reading the CA certificate: %w", err), "sallyport status")
+		return nil, hint(fmt.Errorf("reading the CA certificate: %w", err), "%s", inst.typed("status"))
 	}
 	n, err := cell.Open(ctx, inst.cellConfig())
 	if err != nil {
@@ -252,29 +268,32 @@ func newReconcile() *cobra.Command {
 // if not, it starts everything for as long as it takes, so that the end of
 // each run is recorded, and takes it down again.
 func reconcile(c *cobra.Command, inst instance, asJSON bool) error {
-	report, err := reconcileUp(c, inst)
-	if _, up := supervisorPID(inst); !up {
-		s := newSupervisor(inst, c.ErrOrStderr(), c.ErrOrStderr())
-		err = s.start(c.Context(), upOptions{})
-		report = s.cleared
-		s.group.stop()
+	if !exists(inst.state("ca")) {
+		return usage(hint(fmt.Errorf("there is no instance %q: %s does not exist", inst.name, inst.state()), "%s", inst.typed("up")))
 	}
+	report, err := clearInstance(c, inst)
 	if err != nil {
 		return err
 	}
+	report.Removed, report.Live = append([]string{}, report.Removed...), append([]string{}, report.Live...)
 	if asJSON {
 		return printJSON(c.OutOrStdout(), report)
 	}
-	for _, r := range report.Removed {
-		fmt.Fprintln(c.OutOrStdout(), "removed", r)
+	for _, cell := range report.Removed {
+		fmt.Fprintln(c.OutOrStdout(), "removed what was left of the run in cell", cell)
 	}
-	fmt.Fprintf(c.OutOrStdout(), "nothing is left of %d runs\n", len(report.Removed))
+	if len(report.Removed) == 0 {
+		fmt.Fprintln(c.OutOrStdout(), "nothing was left")
+	}
 	return nil
 }
 
-func reconcileUp(c *cobra.Command, inst instance) (launcher.Report, error) {
+func clearInstance(c *cobra.Command, inst instance) (launcher.Report, error) {
 	if _, up := supervisorPID(inst); !up {
-		return launcher.Report{}, nil
+		s := newSupervisor(inst, c.ErrOrStderr(), c.ErrOrStderr())
+		defer s.group.stop()
+		err := s.start(c.Context(), upOptions{})
+		return s.cleared, err
 	}
 	l, err := openLauncher(c.Context(), inst, c.ErrOrStderr(), false)
 	if err != nil {

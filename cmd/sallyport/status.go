@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/broker"
-	"sallyport/control"
 )
 
 // report is what status prints.
@@ -22,6 +22,7 @@ type statusReport struct {
 	Instance    string          `json:"instance"`
 	Supervisor  int             `json:"supervisor_pid"`
 	Gateway     statusOut       `json:"gateway"`
+	Broker      string          `json:"broker"` // "ok" or what is wrong
 	Credentials []broker.Status `json:"credentials"`
 }
 
@@ -43,9 +44,11 @@ func newStatus() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return printJSON(c.OutOrStdout(), r)
+				err = printJSON(c.OutOrStdout(), r)
+			} else {
+				err = printStatus(c.OutOrStdout(), r)
 			}
-			return printStatus(c.OutOrStdout(), r)
+			return errors.Join(err, r.fault())
 		},
 	}
 	addOutput(c)
@@ -54,18 +57,37 @@ func newStatus() *cobra.Command {
 
 func status(ctx context.Context, inst instance) (*statusReport, error) {
 	r := &statusReport{Instance: inst.name}
+	if err := inst.mustBeUp(); err != nil {
+		return nil, err
+	}
 	r.Supervisor, _ = supervisorPID(inst)
 	if err := callGateway(ctx, inst, "/v1/status", empty{}, &r.Gateway); err != nil {
 		return nil, err
 	}
-	c := control.NewClient(inst.brokerSocket())
-	defer c.Close()
+	// What the gateway says stands, whatever is with the broker.
 	var creds broker.Statuses
-	if err := c.Call(ctx, "/v1/credentials", empty{}, &creds); err != nil {
-		return nil, explainCall(err)
+	r.Broker = "ok"
+	if err := callBroker(ctx, inst, "/v1/credentials", empty{}, &creds); err != nil {
+		r.Broker = err.Error()
 	}
-	r.Credentials = creds.Credentials
+	r.Credentials = append([]broker.Status{}, creds.Credentials...)
 	return r, nil
+}
+
+// fault returns the first thing that is wrong, for the exit code.
+func (r *statusReport) fault() error {
+	if r.Gateway.Ready != "ok" {
+		return fmt.Errorf("the log cannot be written: %s", r.Gateway.Ready)
+	}
+	if r.Broker != "ok" {
+		return fmt.Errorf("the broker does not answer: %s", r.Broker)
+	}
+	for _, c := range r.Credentials {
+		if c.Error != "" {
+			return fmt.Errorf("credential %q: %s", c.Name, c.Error)
+		}
+	}
+	return nil
 }
 
 func printStatus(w io.Writer, r *statusReport) error {
@@ -74,15 +96,12 @@ func printStatus(w io.Writer, r *statusReport) error {
 		{"instance", r.Instance},
 		{"supervisor", "pid " + strconv.Itoa(r.Supervisor)},
 		{"gateway", fmt.Sprintf("pid %d since %s, %s", g.PID, g.Since.UTC().Format(time.RFC3339), g.Version)},
-		{"log", fmt.Sprintf("%s, %d records", g.Ready, g.Records)},
+		{"broker", r.Broker},
+		{"log", fmt.Sprintf("%s, %d records since the gateway started", g.Ready, g.Records)},
 		{"cells", strconv.Itoa(len(g.Cells))},
 	}
 	for _, c := range r.Credentials {
-		state := c.Status
-		if c.Error != "" {
-			state += ": " + c.Error
-		}
-		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %d times", c.Name, c.Type, state, c.Uses)})
+		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %d times", c.Name, c.Type, c.Status, c.Uses)})
 	}
 	return printTable(w, rows)
 }
@@ -98,6 +117,9 @@ func newPS() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := inst.mustBeUp(); err != nil {
+				return err
+			}
 			var st statusOut
 			if err := callGateway(c.Context(), inst, "/v1/status", empty{}, &st); err != nil {
 				return err
@@ -108,9 +130,12 @@ func newPS() *cobra.Command {
 				}
 				return printJSON(c.OutOrStdout(), st.Cells)
 			}
-			rows := [][]string{{"CELL", "RUN", "ADDRESS", "POLICY", "DENIALS"}}
+			rows := [][]string{{"CELL", "RUN", "SINCE", "ADDRESS", "DENIALS", "POLICY"}}
 			for _, cell := range st.Cells {
-				rows = append(rows, []string{cell.Cell, cell.Run, cell.Address, cell.Policy, strconv.FormatUint(cell.Denials, 10)})
+				rows = append(rows, []string{
+					cell.Cell, cell.Run, cell.Since.UTC().Format("01-02 15:04:05"), cell.Address,
+					strconv.FormatUint(cell.Denials, 10), cell.Policy,
+				})
 			}
 			return printTable(c.OutOrStdout(), rows)
 		},
@@ -143,7 +168,7 @@ func newDown() *cobra.Command {
 func down(ctx context.Context, inst instance, out io.Writer) error {
 	pid, ok := supervisorPID(inst)
 	if !ok {
-		return hint(fmt.Errorf("instance %q is not up", inst.name), "to clear what a killed one left: sallyport reconcile")
+		return hint(fmt.Errorf("instance %q is not up", inst.name), "to clear what a killed one left: %s", inst.typed("reconcile"))
 	}
 	fmt.Fprintf(out, "stopping %s (pid %d)\n", inst.name, pid)
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {

@@ -62,6 +62,7 @@ type supervisor struct {
 	net   *cell.Network
 	group group
 
+	runs    *launcher.Launcher
 	cleared launcher.Report // what an earlier start had left
 }
 
@@ -76,9 +77,37 @@ func up(ctx context.Context, inst instance, o upOptions, out, errw io.Writer) er
 	if err := s.announce(); err != nil {
 		return err
 	}
-	<-ctx.Done()
+	s.watch(ctx)
 	fmt.Fprintln(out, "stopping")
 	return nil
+}
+
+// watchEvery is how long a sandbox may outlive its launcher.
+const watchEvery = time.Second
+
+// watch ends what dead launchers left, until ctx ends: a sandbox must not go on
+// working, with a credential, when nobody is there to end it in time.
+func (s *supervisor) watch(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		dead, err := s.runs.Dead()
+		if err == nil && dead {
+			var report launcher.Report
+			report, err = s.runs.Reconcile(ctx)
+			for _, cell := range report.Removed {
+				s.log.Warn("a launcher died: its sandbox was ended", "cell", cell)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Error("clearing what a dead launcher left", "cause", err)
+		}
+	}
 }
 
 func newSupervisor(inst instance, out, errw io.Writer) *supervisor {
@@ -119,7 +148,7 @@ func (s *supervisor) lock(context.Context) error {
 		return err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return errors.Join(hint(fmt.Errorf("instance %q is up already (%s is locked)", s.inst.name, path), "sallyport status"), f.Close())
+		return errors.Join(hint(fmt.Errorf("instance %q is up already (%s is locked)", s.inst.name, path), "%s", s.inst.typed("status")), f.Close())
 	}
 	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
 		return errors.Join(err, f.Close())
@@ -182,6 +211,7 @@ func (s *supervisor) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.runs = l
 	s.group.onStop(func() { s.endRuns(context.WithoutCancel(ctx), l) })
 	report, err := l.Reconcile(ctx)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -98,9 +99,24 @@ func TestKilledAndCleared(t *testing.T) {
 		p := startProberIn(t, other)
 		kill(t, p.cmd.Process.Pid, syscall.SIGKILL)
 		<-p.ended
-		reconcile(t, "removed")
-		if out, err := commandOf(other, "ps", "-o", "json").Output(); err != nil || strings.TrimSpace(string(out)) != "[]" {
-			t.Errorf("ps: %v: %s", err, out)
+		// Nobody has to ask: a sandbox without its launcher is ended.
+		for deadline := time.Now().Add(time.Minute); ; {
+			out, err := commandOf(other, "ps", "-o", "json").Output()
+			if err != nil {
+				t.Fatalf("ps: %v: %s", err, out)
+			}
+			if strings.TrimSpace(string(out)) == "[]" {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("still there: %s", out)
+			}
+		}
+		reconcile(t, "")
+		w.lab.API.Reset()
+		reconcile(t, "nothing was left")
+		if seen := w.lab.API.Seen(); len(seen) > 0 {
+			t.Errorf("the API was called %d times by a sandbox that is gone", len(seen))
 		}
 	})
 	t.Run("the supervisor is killed", func(t *testing.T) {

@@ -106,13 +106,13 @@ func TestBadInputIsRefusedWithTheNextStep(t *testing.T) {
 		{"policy missing", []string{"run", "-p", "/nowhere.yaml", image, "true"}, 2, []string{"/nowhere.yaml", "no such file"}},
 		{"policy empty", []string{"run", "-p", empty, image, "true"}, 2, []string{"empty.yaml"}},
 		{"policy invalid", []string{"run", "-p", bad, image, "true"}, 2, []string{"bad.yaml:4:1", "rulez", "rules"}},
-		{"image missing", []string{"run", "-p", policy, "no/such:image", "true"}, 125, []string{"no/such:image", "sallyport image load"}},
-		{"isolation unknown", []string{"run", "-p", policy, "--isolation", "none", image, "true"}, 125, []string{"isolation"}},
-		{"protected variable", []string{"run", "-p", policy, "-e", "HTTPS_PROXY=http://x", image, "true"}, 125, []string{"HTTPS_PROXY"}},
-		{"secret in the environment", []string{"run", "-p", policy, "-e", "K=ghp_0123456789012345678901234567890123456789", image, "true"}, 125, []string{"K", "credential"}},
+		{"image missing", []string{"run", "-p", policy, "no/such:image", "true"}, 125, []string{"no/such:image", "sallyport --instance sp-e2e image load"}},
+		{"isolation unknown", []string{"run", "-p", policy, "--isolation", "none", image, "true"}, 2, []string{"isolation"}},
+		{"protected variable", []string{"run", "-p", policy, "-e", "HTTPS_PROXY=http://x", image, "true"}, 2, []string{"HTTPS_PROXY"}},
+		{"secret in the environment", []string{"run", "-p", policy, "-e", "K=ghp_0123456789012345678901234567890123456789", image, "true"}, 2, []string{"K", "credential"}},
 		{"unknown flag", []string{"run", "--privileged", image}, 2, []string{"privileged", "--help"}},
-		{"up twice", []string{"up"}, 1, []string{"is up already", "sallyport status"}},
-		{"other instance is not up", []string{"--instance", "sp-none", "run", "-p", policy, image, "true"}, 125, []string{"not up", "sallyport up"}},
+		{"up twice", []string{"up"}, 1, []string{"is up already", "sallyport --instance sp-e2e status"}},
+		{"other instance is not up", []string{"--instance", "sp-none", "run", "-p", policy, image, "true"}, 125, []string{"not up", "sallyport --instance sp-none up"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
