@@ -99,10 +99,36 @@ const (
 	maxKept  = 16 * mib
 )
 
+// clock puts what the guest says of its own clock on the one that a run's start
+// and end are read from, so that a line is never before the one nor after the other.
+type clock struct {
+	started time.Time     // when the start of the work was heard
+	origin  time.Duration // what the guest's clock is taken to have shown then
+}
+
+// now is the time for what is heard at a reading of our clock. A step of the
+// wall clock during a run does not show in it.
+func (c *clock) now(read time.Time) time.Time {
+	if c.started.IsZero() {
+		return read
+	}
+	return c.started.Add(read.Sub(c.started))
+}
+
+// sent is the time of what the guest sent at a time on its clock and we heard
+// when ours read so. By the start alone that can be in the future: on a busy
+// machine the start is heard later than the rest, and a guest can lie.
+func (c *clock) sent(at time.Duration, read time.Time) time.Time {
+	if latest := read.Sub(c.started); at-c.origin > latest {
+		c.origin = at - latest
+	}
+	return c.started.Add(at - c.origin)
+}
+
 // output puts the two streams' octets together as lines, in the order in which
 // each line began.
 type output struct {
-	base  time.Time // what the guest's clock started at
+	clock clock
 	lines []Line
 	kept  int  // octets
 	cut   bool // something was left out
@@ -115,7 +141,7 @@ type openLine struct {
 	text   []byte
 }
 
-func (o *output) add(s guest.Stream, at time.Duration, data []byte) {
+func (o *output) add(s guest.Stream, at time.Time, data []byte) {
 	for len(data) > 0 && !o.cut {
 		piece, rest, ended := bytes.Cut(data, []byte{'\n'})
 		o.piece(s, at, piece)
@@ -126,14 +152,14 @@ func (o *output) add(s guest.Stream, at time.Duration, data []byte) {
 	}
 }
 
-func (o *output) piece(s guest.Stream, at time.Duration, text []byte) {
+func (o *output) piece(s guest.Stream, at time.Time, text []byte) {
 	line := &o.open[s]
 	for {
 		if line.number == 0 {
 			if o.cut = len(o.lines) == maxLines; o.cut {
 				return
 			}
-			o.lines = append(o.lines, Line{Time: o.base.Add(at), Stream: s.String()})
+			o.lines = append(o.lines, Line{Time: at, Stream: s.String()})
 			line.number = len(o.lines)
 		}
 		n := min(len(text), maxLine-len(line.text), maxKept-o.kept)

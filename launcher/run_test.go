@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -130,6 +131,29 @@ func TestForkBomb(t *testing.T) {
 	}
 }
 
+// However late a start or a line is heard, and whatever the guest says of its
+// clock, a line is between the start and the moment in which it was heard.
+func TestLineTimes(t *testing.T) {
+	const ms = time.Millisecond
+	started := time.Now()
+	c := launcher.NewClock(started, 10*ms) // sent 150 ms before it was heard
+	for _, l := range []struct{ at, heard, want time.Duration }{
+		{20 * ms, 5 * ms, 5 * ms}, // by the start alone it would be at 10
+		{30 * ms, 40 * ms, 15 * ms},
+		{200 * ms, 41 * ms, 41 * ms},
+		{250 * ms, 300 * ms, 91 * ms},
+		{math.MaxInt64, 310 * ms, 310 * ms},
+		{math.MaxInt64, 320 * ms, 310 * ms},
+	} {
+		if got := c.Sent(l.at, started.Add(l.heard)).Sub(started); got != l.want {
+			t.Errorf("sent at %v, heard after %v: after %v, want %v", l.at, l.heard, got, l.want)
+		}
+	}
+	if got := c.Now(started.Add(330 * ms)); !got.Equal(started.Add(330 * ms)) {
+		t.Errorf("the end is at %v", got)
+	}
+}
+
 func TestOutput(t *testing.T) {
 	s := spec("sh", "-c", "echo one; read x; echo two $x >&2; read y; printf three$y; head -c 40000 /dev/zero | tr '\\0' x >&2")
 	in, w := io.Pipe()
@@ -159,7 +183,7 @@ func TestOutput(t *testing.T) {
 	var last time.Time
 	for _, l := range res.Output {
 		got = append(got, line{l.Stream, len(l.Text), l.Open})
-		if l.Time.Before(last) || l.Time.Before(res.Started.Add(-time.Second)) || l.Time.After(res.Ended) {
+		if l.Time.Before(last) || l.Time.Before(res.Started) || l.Time.After(res.Ended) {
 			t.Errorf("line at %v, run from %v to %v", l.Time, res.Started, res.Ended)
 		}
 		last = l.Time

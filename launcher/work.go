@@ -37,7 +37,7 @@ func (r *run) work(ctx context.Context) error {
 	c := r.container()
 	out, err := r.l.converse(ctx, c, r.job(ctx))
 	if r.result.Ended.IsZero() {
-		r.result.Ended = r.l.cfg.Now().UTC()
+		r.result.Ended = r.output.clock.now(r.l.cfg.Now().UTC())
 		r.count() // what is left to count: the guest did not come to say that it is over
 	}
 	if !r.result.Started.IsZero() {
@@ -105,11 +105,11 @@ func (r *run) job(ctx context.Context) guest.Job {
 		Input: r.spec.Stdin,
 		Started: func(at time.Duration) {
 			now := r.l.cfg.Now().UTC()
-			r.output.base = now.Add(-at)
+			r.output.clock = clock{now, at}
 			r.result.Started, r.result.SetUp = now, now.Sub(r.asked)
 		},
 		Output: func(s guest.Stream, at time.Duration, data []byte) {
-			r.output.add(s, at, data)
+			r.output.add(s, r.output.clock.sent(at, r.l.cfg.Now()), data)
 			w := r.spec.Stdout
 			if s == guest.Stderr {
 				w = r.spec.Stderr
@@ -119,7 +119,7 @@ func (r *run) job(ctx context.Context) guest.Job {
 			}
 		},
 		Ended: func(guest.End) {
-			r.result.Ended = r.l.cfg.Now().UTC()
+			r.result.Ended = r.output.clock.now(r.l.cfg.Now().UTC())
 			r.count()
 		},
 		Files: func(w io.Writer) error { return r.sendFiles(ctx, w) },

@@ -1,0 +1,16 @@
+package launcher
+
+import "time"
+
+// Clock is clock, for tests.
+type Clock struct{ c clock }
+
+// NewClock returns the clock of a run whose start was heard at started, sent at
+// a time on the guest's clock.
+func NewClock(started time.Time, at time.Duration) *Clock { return &Clock{clock{started, at}} }
+
+// Now is clock.now.
+func (c *Clock) Now(read time.Time) time.Time { return c.c.now(read) }
+
+// Sent is clock.sent.
+func (c *Clock) Sent(at time.Duration, read time.Time) time.Time { return c.c.sent(at, read) }
