@@ -550,7 +550,9 @@ func TestPrefaceInsideTLS(t *testing.T) {
 // a stream ends.
 func TestNothingIsLeft(t *testing.T) {
 	l := newLab(t)
-	l.serveRaw(func(c net.Conn) { _, _ = io.Copy(c, c) })
+	// Hidden behind a plain writer, or io.Copy splices through pipes, which
+	// package net keeps until they are garbage.
+	l.serveRaw(func(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, c) })
 	l.serveOrigin("ok.test", false, &witness{})
 	open := func() int {
 		names, err := os.ReadDir("/proc/self/fd")
@@ -579,12 +581,17 @@ func TestNothingIsLeft(t *testing.T) {
 			}
 		}
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for open() > before+8 && time.Now().Before(deadline) { // a few pooled connections to the origin stay
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		l.upstream.CloseIdleConnections() // those in the pool are to stay, and streams that end put more there
+		after := open()
+		if after <= before {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d descriptors, %d before", after, before)
+		}
 		time.Sleep(10 * time.Millisecond)
-	}
-	if after := open(); after > before+8 {
-		t.Errorf("%d descriptors, %d before", after, before)
 	}
 }
 
