@@ -30,6 +30,8 @@ var allowed = map[string][]string{
 	"audit/checkpoint": {},
 	"audit/verify":     {"audit", "audit/checkpoint"},
 	"audit/query":      {"audit"},
+	"audit/index":      {"audit", "audit/query"},
+	"audit/answer":     {"audit", "audit/index"},
 	"certs":            {"rules/target"},
 	"control":          {},
 	"deploy":           {},
