@@ -13,23 +13,28 @@ import (
 )
 
 func newAuditVerify() *cobra.Command {
-	var key, proof string
+	var key, proof, bundle string
 	var anchors []string
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Check that nothing in the log was changed, added, left out, moved or cut off",
 		Long: `Verify reads the whole log and checks it against the public key that signed it. Checkpoints
 that were kept elsewhere (--anchor) show in addition that no old copy was put in its place.
-With --proof it checks, without the log, what audit prove wrote about one record.
+With --proof it checks, without the log, what audit prove wrote about one record, and with
+--bundle what audit export --bundle wrote about many.
 Exit codes: 0 the log is good; 1 it is not, and the first bad record is named; 2 usage.`,
 		Example: `  sallyport audit verify
   sallyport audit verify --anchor /mnt/elsewhere/checkpoint
   sallyport audit verify --dir ./copy --key ./audit.pub -o json
-  sallyport audit verify --key ./audit.pub --proof ./proof`,
+  sallyport audit verify --key ./audit.pub --proof ./proof
+  sallyport audit verify --key ./audit.pub --bundle ./case.zip`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if proof != "" {
 				return verifyProof(c, proof, key)
+			}
+			if bundle != "" {
+				return verifyBundle(c, bundle, key)
 			}
 			asJSON, err := outputJSON(c)
 			if err != nil {
@@ -45,6 +50,7 @@ Exit codes: 0 the log is good; 1 it is not, and the first bad record is named; 2
 	}
 	c.Flags().StringVar(&key, "key", "", "file with the public key; default: the instance's")
 	c.Flags().StringVar(&proof, "proof", "", "file with a proof of one record, to be checked without the log")
+	c.Flags().StringVar(&bundle, "bundle", "", "a bundle of records, to be checked without the log")
 	c.Flags().StringArrayVar(&anchors, "anchor", nil, "file with a checkpoint that was kept elsewhere")
 	addOutput(c)
 	return c

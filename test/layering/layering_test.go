@@ -32,6 +32,7 @@ var allowed = map[string][]string{
 	"audit/query":      {"audit"},
 	"audit/index":      {"audit", "audit/query"},
 	"audit/answer":     {"audit", "audit/index"},
+	"audit/export":     {"audit", "audit/query", "audit/verify"},
 	"certs":            {"rules/target"},
 	"control":          {},
 	"deploy":           {},
