@@ -207,7 +207,7 @@ func (h *hunt) marked() error {
 			switch {
 			case reason == "placeholder_leak":
 				h.add(Leak, host, run, at, ids, "%s sent the placeholder of %s where it does not belong, to %s: "+
-					"it was read from the environment, and sent on.", who(run, cell), or(credential, "a credential"), or(host, "an unnamed host"))
+					"something read it and sent it on.", who(run, cell), or(credential, "a credential"), or(host, "an unnamed host"))
 			case reason == "client_rejected_ca":
 				h.add(RejectedCA, host, run, at, ids, "A client of %s would not trust the gateway's certificate for %s: "+
 					"it pins its own, or was not told of ours.", who(run, cell), or(host, "a host"))
