@@ -142,20 +142,13 @@ func Timeline(ctx context.Context, x *index.Index, run string) (string, iter.Seq
 		rest := `WHERE r.run = ? AND r.run <> '' AND NOT (r.kind = 'done' AND
 			EXISTS (SELECT 1 FROM records a WHERE a.id = r.ref AND a.kind = 'admit')) ORDER BY r.seq`
 		for r, err := range x.Records(ctx, rest, run) {
-			if err == nil {
-				step := Step{Record: r}
-				if r.Kind == audit.Admit {
-					step.Done, err = doneOf(ctx, x, r.ID)
-				}
-				if err == nil {
-					if !yield(step, nil) {
-						return
-					}
-					continue
-				}
+			step := Step{Record: r}
+			if err == nil && r.Kind == audit.Admit {
+				step.Done, err = doneOf(ctx, x, r.ID)
 			}
-			yield(Step{}, err)
-			return
+			if !yield(step, err) || err != nil {
+				return
+			}
 		}
 	}, nil
 }

@@ -130,6 +130,7 @@ func read(ctx context.Context, x *index.Index, run string) (map[Place]*Side, map
 				told["policy"] = r.Policy
 			}
 			tell(told, string(r.Kind), r.Data)
+		default: // about the log or the cell, not about what the run did
 		}
 	}
 	return sides, told, nil

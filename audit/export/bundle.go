@@ -181,7 +181,7 @@ func CheckBundle(path, key string) (BundleReport, error) {
 	if err != nil {
 		return out, fmt.Errorf("reading the bundle: %w", err)
 	}
-	defer z.Close()
+	defer z.Close() //nolint:errcheck // it was only read
 	var lines, proved bytes.Buffer
 	seen := map[string]bool{}
 	for _, f := range z.File { // proofs stand in the order of their records

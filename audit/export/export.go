@@ -98,6 +98,7 @@ func isRequest(r *audit.Record) bool {
 	switch r.Kind {
 	case audit.Admit, audit.Refuse, audit.Done, audit.DNS, audit.Credential:
 		return true
+	default:
+		return false
 	}
-	return false
 }

@@ -34,7 +34,7 @@ func (o object) sub(name string, value object) {
 }
 
 // endpoint is "address:port" as an object of two.
-func endpoint(addr, ip, port string) object {
+func endpoint(addr, ip string) object {
 	o := object{}
 	host, p, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -43,7 +43,7 @@ func endpoint(addr, ip, port string) object {
 	}
 	o.text(ip, host)
 	if n, err := strconv.ParseUint(p, 10, 16); err == nil {
-		o.number(port, int64(n))
+		o.number("port", int64(n))
 	}
 	return o
 }
@@ -65,15 +65,8 @@ func (e ecs) record(r *audit.Record) error {
 	event["kind"] = "event"
 	event.text("reason", r.Reason)
 	event.number("duration", r.Micros*1000)
-	labels := object{}
-	for _, l := range []struct{ name, value string }{
-		{"ref", r.Ref}, {"run", r.Run}, {"scope", r.Scope}, {"credential", r.Credential}, {"question", r.Question},
-		{"query_hash", r.Query}, {"verdict", r.Verdict}, {"cut", strings.Join(r.Cut, " ")},
-	} {
-		labels.text(l.name, l.value)
-	}
 	o := object{"@timestamp": r.Time.UTC().Format(time.RFC3339Nano), "ecs": object{"version": "8.17.0"}, "event": event}
-	o.sub("labels", labels)
+	o.sub("labels", labels(r))
 	if r.Cell != "" {
 		o["container"] = object{"id": r.Cell}
 	}
@@ -82,11 +75,41 @@ func (e ecs) record(r *audit.Record) error {
 	rule.text("ruleset", r.Policy)
 	rule.text("reference", r.Where)
 	o.sub("rule", rule)
-	o.sub("source", withBytes(endpoint(r.Client, "address", "port"), r.Sent))
-	to := withBytes(endpoint(r.Addr, "address", "port"), r.Received)
+	o.sub("source", withBytes(endpoint(r.Client, "address"), r.Sent))
+	to := withBytes(endpoint(r.Addr, "address"), r.Received)
 	to.text("domain", r.Host)
 	to.number("port", int64(r.Port))
 	o.sub("destination", to)
+	e.protocols(o, r)
+	if r.Error != "" {
+		o["error"] = object{"message": r.Error}
+	}
+	if len(r.Data) > 0 {
+		o["sallyport"] = object{"data": r.Data}
+	}
+	return query.Object(e.w, o)
+}
+
+// labels are what ECS has no field for.
+func labels(r *audit.Record) object {
+	o := object{}
+	for _, l := range []struct{ name, value string }{
+		{"ref", r.Ref},
+		{"run", r.Run},
+		{"scope", r.Scope},
+		{"credential", r.Credential},
+		{"question", r.Question},
+		{"query_hash", r.Query},
+		{"verdict", r.Verdict},
+		{"cut", strings.Join(r.Cut, " ")},
+	} {
+		o.text(l.name, l.value)
+	}
+	return o
+}
+
+// protocols adds what was asked for.
+func (e ecs) protocols(o object, r *audit.Record) {
 	http, request, response := object{}, object{}, object{}
 	request.text("method", r.Method)
 	response.number("status_code", int64(r.Status))
@@ -109,13 +132,6 @@ func (e ecs) record(r *audit.Record) error {
 	if r.Listener != "" {
 		o["observer"] = object{"ingress": object{"interface": object{"name": r.Listener}}, "product": "Sallyport"}
 	}
-	if r.Error != "" {
-		o["error"] = object{"message": r.Error}
-	}
-	if len(r.Data) > 0 {
-		o["sallyport"] = object{"data": r.Data}
-	}
-	return query.Object(e.w, o)
 }
 
 func withBytes(o object, n int64) object {
@@ -148,8 +164,9 @@ func types(r *audit.Record) []string {
 		return []string{"connection", "denied"}
 	case audit.PolicyLoad:
 		return []string{"change"}
+	default:
+		return []string{"info"}
 	}
-	return []string{"info"}
 }
 
 func (e ecs) close() error { return nil }
@@ -200,8 +217,8 @@ func (f ocsf) record(r *audit.Record) error {
 	o.text("status_detail", r.Reason)
 	o.text("message", r.Error)
 	o.number("duration", r.Micros/1000)
-	o.sub("src_endpoint", withContainer(endpoint(r.Client, "ip", "port"), r))
-	to := endpoint(r.Addr, "ip", "port")
+	o.sub("src_endpoint", withContainer(endpoint(r.Client, "ip"), r))
+	to := endpoint(r.Addr, "ip")
 	to.text("hostname", r.Host)
 	to.number("port", int64(r.Port))
 	if len(to) == 0 {
@@ -220,13 +237,6 @@ func (f ocsf) record(r *audit.Record) error {
 	traffic.number("bytes_in", r.Received)
 	o.sub("traffic", traffic)
 	f.own(o, r)
-	unmapped := object{}
-	unmapped.text("run", r.Run)
-	unmapped.text("credential", r.Credential)
-	unmapped.text("query_hash", r.Query)
-	unmapped.text("where", r.Where)
-	unmapped.text("verdict", r.Verdict)
-	o.sub("unmapped", unmapped)
 	return query.Object(f.w, o)
 }
 
@@ -237,8 +247,15 @@ func or(s, otherwise string) string {
 	return s
 }
 
-// own adds what one of the classes has alone.
+// own adds what one of the classes has alone, and what has no attribute.
 func (f ocsf) own(o object, r *audit.Record) {
+	unmapped := object{}
+	unmapped.text("run", r.Run)
+	unmapped.text("credential", r.Credential)
+	unmapped.text("query_hash", r.Query)
+	unmapped.text("where", r.Where)
+	unmapped.text("verdict", r.Verdict)
+	o.sub("unmapped", unmapped)
 	if r.Kind == audit.DNS {
 		o["query"] = object{"hostname": r.Host, "type": r.QType}
 		if r.Answer != "" {
@@ -303,13 +320,33 @@ func (f cef) record(r *audit.Record) error {
 	}
 	between := ""
 	for _, p := range []struct{ key, value string }{
-		{"rt", strconv.FormatInt(r.Time.UnixMilli(), 10)}, {"externalId", r.ID}, {"act", act}, {"reason", r.Reason},
-		{"src", client}, {"dst", dialled}, {"dhost", r.Host}, {"dpt", digits(int64(r.Port))}, {"app", r.Proto},
-		{"requestMethod", r.Method}, {"request", r.Path}, {"out", digits(r.Sent)}, {"in", digits(r.Received)},
-		{"outcome", digits(int64(r.Status))}, {"msg", r.Error},
-		{"cs1Label", label(r.Run, "run")}, {"cs1", r.Run}, {"cs2Label", label(r.Rule, "rule")}, {"cs2", r.Rule},
-		{"cs3Label", label(r.Policy, "policy")}, {"cs3", r.Policy}, {"cs4Label", label(r.Credential, "credential")}, {"cs4", r.Credential},
-		{"cs5Label", label(r.Ref, "ref")}, {"cs5", r.Ref}, {"cs6Label", label(r.Cell, "cell")}, {"cs6", r.Cell},
+		{"rt", strconv.FormatInt(r.Time.UnixMilli(), 10)},
+		{"externalId", r.ID},
+		{"act", act},
+		{"reason", r.Reason},
+		{"src", client},
+		{"dst", dialled},
+		{"dhost", r.Host},
+		{"dpt", digits(int64(r.Port))},
+		{"app", r.Proto},
+		{"requestMethod", r.Method},
+		{"request", r.Path},
+		{"out", digits(r.Sent)},
+		{"in", digits(r.Received)},
+		{"outcome", digits(int64(r.Status))},
+		{"msg", r.Error},
+		{"cs1Label", label(r.Run, "run")},
+		{"cs1", r.Run},
+		{"cs2Label", label(r.Rule, "rule")},
+		{"cs2", r.Rule},
+		{"cs3Label", label(r.Policy, "policy")},
+		{"cs3", r.Policy},
+		{"cs4Label", label(r.Credential, "credential")},
+		{"cs4", r.Credential},
+		{"cs5Label", label(r.Ref, "ref")},
+		{"cs5", r.Ref},
+		{"cs6Label", label(r.Cell, "cell")},
+		{"cs6", r.Cell},
 	} {
 		if p.value != "" {
 			fmt.Fprintf(&b, "%s%s=%s", between, p.key, cefValue.Replace(p.value))

@@ -417,7 +417,7 @@ func BenchmarkUpdate(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		os.Remove(f.path) //nolint:errcheck // not there the first time
+		os.Remove(f.path)
 		if _, res := f.open(b); res.Added != n {
 			b.Fatal(res)
 		}

@@ -16,12 +16,35 @@ import (
 var columns = []struct{ name, is string }{
 	{"seq", "INTEGER PRIMARY KEY"},
 	{"time", "INTEGER"}, // nanoseconds since 1970
-	{"id", "TEXT"}, {"kind", "TEXT"}, {"ref", "TEXT"}, {"cell", "TEXT"}, {"run", "TEXT"}, {"policy", "TEXT"},
-	{"verdict", "TEXT"}, {"reason", "TEXT"}, {"rule", "TEXT"}, {`"where"`, "TEXT"}, {"scope", "TEXT"},
-	{"credential", "TEXT"}, {"listener", "TEXT"}, {"client", "TEXT"}, {"question", "TEXT"}, {"proto", "TEXT"},
-	{"host", "TEXT"}, {"port", "INTEGER"}, {"method", "TEXT"}, {"path", "TEXT"}, {"query_hash", "TEXT"},
-	{"qtype", "TEXT"}, {"answer", "TEXT"}, {"addr", "TEXT"}, {"status", "INTEGER"}, {"sent", "INTEGER"},
-	{"received", "INTEGER"}, {"us", "INTEGER"}, {"error", "TEXT"},
+	{"id", "TEXT"},
+	{"kind", "TEXT"},
+	{"ref", "TEXT"},
+	{"cell", "TEXT"},
+	{"run", "TEXT"},
+	{"policy", "TEXT"},
+	{"verdict", "TEXT"},
+	{"reason", "TEXT"},
+	{"rule", "TEXT"},
+	{`"where"`, "TEXT"},
+	{"scope", "TEXT"},
+	{"credential", "TEXT"},
+	{"listener", "TEXT"},
+	{"client", "TEXT"},
+	{"question", "TEXT"},
+	{"proto", "TEXT"},
+	{"host", "TEXT"},
+	{"port", "INTEGER"},
+	{"method", "TEXT"},
+	{"path", "TEXT"},
+	{"query_hash", "TEXT"},
+	{"qtype", "TEXT"},
+	{"answer", "TEXT"},
+	{"addr", "TEXT"},
+	{"status", "INTEGER"},
+	{"sent", "INTEGER"},
+	{"received", "INTEGER"},
+	{"us", "INTEGER"},
+	{"error", "TEXT"},
 	{"cut", "TEXT"}, // names, with commas between
 	{"data", "TEXT"},
 }
@@ -100,7 +123,7 @@ func nanos(t time.Time) int64 {
 // "WHERE r.run = ? ORDER BY r.seq".
 func (x *Index) Records(ctx context.Context, rest string, args ...any) iter.Seq2[audit.Record, error] {
 	return func(yield func(audit.Record, error) bool) {
-		rows, err := x.db.QueryContext(ctx, "SELECT "+names("r")+" FROM records r "+rest, args...)
+		rows, err := x.db.QueryContext(ctx, "SELECT "+names("r")+" FROM records r "+rest, args...) //nolint:gosec // rest is our own text; values are args
 		if err != nil {
 			yield(audit.Record{}, fmt.Errorf("asking the index: %w", err))
 			return

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -74,7 +73,7 @@ func exportTo(c *cobra.Command, file, format, dir string, f query.Filter) error 
 	if _, err := outputJSON(c); err != nil {
 		return err
 	}
-	var w io.Writer = c.OutOrStdout()
+	w := c.OutOrStdout()
 	var out *os.File
 	if file != "" {
 		var err error

@@ -119,21 +119,18 @@ func requestOf(r *audit.Record) (rules.Request, error) {
 		return req, err
 	}
 	req.Endpoint = target.Endpoint{Host: host, Port: r.Port}
-	switch r.Proto {
-	case rules.TLS.String():
-		req.Protocol = rules.TLS
-	case rules.HTTP.String():
-		req.Protocol = rules.HTTP
-	case rules.Opaque.String():
-		req.Protocol = rules.Opaque
+	for _, p := range []rules.Protocol{rules.TLS, rules.HTTP, rules.Opaque} {
+		if r.Proto == p.String() {
+			req.Protocol = p
+		}
 	}
 	if req.Question == rules.Fetch {
 		// The record does not tell TLS from none: plain HTTP is at home on its port alone.
 		req.Secure, req.Protocol = r.Port != 80 && r.Reason != string(rules.CredentialNeedsTLS), 0
-		if r.Path != "" {
-			if req.Path, err = target.ParsePath(r.Path); err != nil {
-				return req, err
-			}
+	}
+	if r.Path != "" {
+		if req.Path, err = target.ParsePath(r.Path); err != nil {
+			return req, err
 		}
 	}
 	if r.Credential != "" && r.Verdict != rules.Deny.String() {
