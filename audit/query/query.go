@@ -14,12 +14,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"sallyport/audit"
@@ -52,13 +49,13 @@ func Records(dir string, f Filter) iter.Seq2[audit.Record, error] {
 			return
 		}
 		s := scanner{filter: f, yield: yield}
-		for _, path := range segs {
-			file, err := os.Open(path)
+		for _, seg := range segs {
+			file, err := seg.Open()
 			if err != nil {
-				yield(audit.Record{}, fmt.Errorf("reading the log: %w", err))
+				yield(audit.Record{}, err)
 				return
 			}
-			s.open(path, file)
+			s.open(seg.Path, file)
 			ok := s.lines()
 			file.Close()
 			if !ok {
@@ -84,23 +81,31 @@ func Follow(ctx context.Context, dir string, f Filter) iter.Seq2[audit.Record, e
 func follow(ctx context.Context, dir string, s scanner) error {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
-	var file *os.File
-	defer func() { file.Close() }() // a nil file has nothing to close
+	var file io.ReadCloser
+	defer func() {
+		if file != nil {
+			file.Close()
+		}
+	}()
+	at := int64(-1)
 	for {
 		// A newer segment is begun only when this one is finished: what is read
 		// after the newer one was seen is all of it.
-		next, err := nextSegment(dir, s.path)
+		next, err := nextSegment(dir, at)
 		if err != nil {
 			return err
 		}
-		if s.path != "" && !s.lines() {
+		if file != nil && !s.lines() {
 			return nil
 		}
-		if next != "" {
-			file.Close()
-			if file, err = s.turn(next); err != nil {
+		if next != nil {
+			if file != nil {
+				file.Close()
+			}
+			if file, err = s.turn(next, at < 0); err != nil {
 				return err
 			}
+			at = next.First
 			continue
 		}
 		select {
@@ -112,15 +117,15 @@ func follow(ctx context.Context, dir string, s scanner) error {
 }
 
 // turn goes to the next segment, or to the end of the first one.
-func (s *scanner) turn(path string) (*os.File, error) {
-	file, err := os.Open(path)
+func (s *scanner) turn(seg *Segment, toEnd bool) (io.ReadCloser, error) {
+	file, err := seg.Open()
 	if err != nil {
-		return nil, fmt.Errorf("reading the log: %w", err)
+		return nil, err
 	}
-	if s.path == "" {
-		return file, s.openAtEnd(path, file)
+	if seekable, ok := file.(*os.File); ok && toEnd {
+		return file, s.openAtEnd(seg.Path, seekable)
 	}
-	s.open(path, file)
+	s.open(seg.Path, file)
 	return file, nil
 }
 
@@ -138,71 +143,6 @@ func (s *scanner) openAtEnd(path string, file *os.File) error {
 		s.skip()
 	}
 	return nil
-}
-
-// nextSegment returns the segment after path, the last if path is empty, or ""
-// if there is none.
-func nextSegment(dir, path string) (string, error) {
-	segs, err := segments(dir, time.Time{})
-	if err != nil {
-		return "", err
-	}
-	if path == "" {
-		return segs[len(segs)-1], nil
-	}
-	for _, s := range segs {
-		if s > path {
-			return s, nil
-		}
-	}
-	return "", nil
-}
-
-// clockMargin is how far the clock may have been set back while the log was
-// written.
-const clockMargin = 24 * time.Hour
-
-// segments returns the paths of the segments, in order, without those that were
-// finished well before since.
-func segments(dir string, since time.Time) ([]string, error) {
-	names, err := os.ReadDir(dir) // sorted
-	if err != nil {
-		return nil, fmt.Errorf("reading the log: %w", err)
-	}
-	var out []string
-	for _, n := range names {
-		digits, ok := strings.CutSuffix(n.Name(), ".jsonl")
-		if _, err := strconv.ParseUint(digits, 10, 63); ok && err == nil && n.Type().IsRegular() {
-			out = append(out, filepath.Join(dir, n.Name()))
-		}
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("reading the log: %s holds no segment: %w", dir, fs.ErrNotExist)
-	}
-	if since.IsZero() {
-		return out, nil
-	}
-	for i := len(out) - 1; i > 0; i-- {
-		if at := began(out[i]); !at.IsZero() && at.Add(clockMargin).Before(since) {
-			return out[i:], nil
-		}
-	}
-	return out, nil
-}
-
-// began returns the time of a segment's first record, zero if it has none.
-func began(path string) time.Time {
-	f, err := os.Open(path)
-	if err != nil {
-		return time.Time{} // whoever reads it will tell
-	}
-	defer f.Close()
-	line, err := bufio.NewReader(io.LimitReader(f, audit.MaxLine+1)).ReadBytes('\n')
-	var r struct{ Time time.Time }
-	if err != nil || json.Unmarshal(line, &r) != nil {
-		return time.Time{}
-	}
-	return r.Time
 }
 
 // scanner turns lines into records.

@@ -58,15 +58,22 @@ func JSON(w io.Writer, recs iter.Seq2[audit.Record, error]) error {
 		if err != nil {
 			return errors.Join(append(bad, err)...)
 		}
-		text, err := json.Marshal(r)
-		if err != nil {
+		if err := Object(w, r); err != nil {
 			return fmt.Errorf("writing record %d: %w", r.Seq, err)
-		}
-		if _, err := w.Write(append(audit.EscapeJSON(text), '\n')); err != nil {
-			return err
 		}
 	}
 	return errors.Join(bad...)
+}
+
+// Object writes v as one line of JSON with nothing in it that a terminal could
+// obey.
+func Object(w io.Writer, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(audit.EscapeJSON(text), '\n'))
+	return err
 }
 
 // The columns of a table; with a space between them they take 100.
@@ -85,7 +92,7 @@ func Table(w io.Writer, recs iter.Seq2[audit.Record, error]) error {
 	day := ""
 	for r, err := range recs {
 		if bad, ok := errors.AsType[*LineError](err); ok {
-			if _, err := fmt.Fprintf(w, "%s\n", fit(Printable("! "+bad.Error()), 100)); err != nil {
+			if _, err := fmt.Fprintf(w, "%s\n", Fit(Printable("! "+bad.Error()), 100)); err != nil {
 				return err
 			}
 			continue
@@ -97,7 +104,7 @@ func Table(w io.Writer, recs iter.Seq2[audit.Record, error]) error {
 		if err := heading(w, &day, at.Format(time.DateOnly)); err != nil {
 			return err
 		}
-		if err := row(w, at.Format(time.TimeOnly), string(r.Kind), r.Verdict, r.Reason, what(&r)); err != nil {
+		if err := row(w, at.Format(time.TimeOnly), string(r.Kind), r.Verdict, r.Reason, What(&r)); err != nil {
 			return err
 		}
 	}
@@ -125,7 +132,7 @@ func row(w io.Writer, when, kind, judged, reason, what string) error {
 		text  string
 		width int
 	}{{when, widthTime}, {kind, widthKind}, {judged, widthJudged}, {reason, widthReason}, {what, widthWhat}} {
-		text := fit(Printable(c.text), c.width)
+		text := Fit(Printable(c.text), c.width)
 		b.WriteString(text)
 		b.WriteString(strings.Repeat(" ", c.width-width(text)+1))
 	}
@@ -145,8 +152,8 @@ func width(s string) int {
 	return n
 }
 
-// fit cuts s to limit columns.
-func fit(s string, limit int) string {
+// Fit cuts s to limit columns.
+func Fit(s string, limit int) string {
 	if width(s) <= limit {
 		return s
 	}
@@ -159,13 +166,13 @@ func fit(s string, limit int) string {
 	return s
 }
 
-// what tells in a few words what a record is about.
-func what(r *audit.Record) string {
+// What tells in a few words what a record is about.
+func What(r *audit.Record) string {
 	switch r.Kind {
 	case audit.DNS:
 		return join(r.QType, r.Host, arrow(r.Answer))
 	case audit.Done:
-		return join(outcome(r), place(r), r.Error)
+		return join(Outcome(r), place(r), r.Error)
 	case audit.Admit, audit.Refuse, audit.Credential:
 		return join(r.Method, place(r), via(r.Credential), r.Error)
 	case audit.RunStart, audit.RunEnd:
@@ -211,16 +218,18 @@ func via(credential string) string {
 	return "with " + credential
 }
 
-func outcome(r *audit.Record) string {
+// Outcome tells what became of a request, out of its done.
+func Outcome(r *audit.Record) string {
 	s := ""
 	if r.Status != 0 {
 		s = strconv.Itoa(r.Status) + " "
 	}
-	return fmt.Sprintf("%s%s up %s down %s", s, size(r.Sent), size(r.Received),
+	return fmt.Sprintf("%s%s up %s down %s", s, Size(r.Sent), Size(r.Received),
 		(time.Duration(r.Micros) * time.Microsecond).Round(time.Millisecond))
 }
 
-func size(n int64) string {
+// Size is a number of octets as people say it.
+func Size(n int64) string {
 	for _, u := range []struct {
 		name string
 		of   int64

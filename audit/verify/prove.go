@@ -35,54 +35,79 @@ var ErrNotCovered = errors.New("the record is not yet covered by a checkpoint")
 // Prove checks the whole log in dir as [Verify] does, and returns a proof for
 // the record with the given id, or number.
 func Prove(dir, key, id string) (*Proof, error) {
+	n := int64(-1) // number of the line that was looked at
+	found := false
+	proofs, err := ProveAll(dir, key, func(line []byte) bool {
+		n++
+		hit := !found && (strconv.FormatInt(n, 10) == id || hasID(line, id))
+		found = found || hit
+		return hit
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !found:
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
+	case len(proofs) == 0:
+		return nil, ErrNotCovered
+	}
+	return proofs[0], nil
+}
+
+// ProveAll checks the whole log in dir, asks want about each line, in order,
+// and returns a proof for each that is wanted and covered by a checkpoint. It
+// keeps 64 bytes a record of the log in memory.
+func ProveAll(dir, key string, want func(line []byte) bool) ([]*Proof, error) {
 	report, err := Verify(dir, key, Options{})
 	if err != nil {
 		return nil, err
 	}
-	p := &Proof{Index: -1}
-	hashes, err := p.seek(dir, id, report.Signed.N)
-	switch {
-	case err != nil:
-		return nil, err
-	case p.Index < 0:
-		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
-	case p.Index >= report.Signed.N:
-		return nil, ErrNotCovered
-	}
-	if p.Path, err = tlog.ProveRecord(report.Signed.N, p.Index, hashes); err != nil {
-		return nil, fmt.Errorf("proving record %d: %w", p.Index, err)
-	}
-	if p.Checkpoint, err = find(dir, key, report.Signed); err != nil {
+	proofs, hashes, err := seek(dir, report.Signed.N, want)
+	if err != nil || len(proofs) == 0 {
 		return nil, err
 	}
-	return p, p.Check(key)
+	msg, err := find(dir, key, report.Signed)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range proofs {
+		p.Checkpoint = msg
+		if p.Path, err = tlog.ProveRecord(report.Signed.N, p.Index, hashes); err != nil {
+			return nil, fmt.Errorf("proving record %d: %w", p.Index, err)
+		}
+		if err := p.Check(key); err != nil {
+			return nil, err
+		}
+	}
+	return proofs, nil
 }
 
-// seek finds the record, and returns the hashes of at least the first signed
-// records.
-func (p *Proof) seek(dir, id string, signed int64) (*stack, error) {
+// seek finds the records that are wanted, and returns those of the first
+// signed with all of their hashes.
+func seek(dir string, signed int64, want func([]byte) bool) ([]*Proof, *stack, error) {
 	c := &checker{dir: dir}
 	if err := c.list(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var proofs []*Proof
 	hashes := &stack{}
 	for _, first := range c.starts {
 		data, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%012d.jsonl", first)))
 		if err != nil {
-			return nil, fmt.Errorf("reading the log: %w", err)
+			return nil, nil, fmt.Errorf("reading the log: %w", err)
 		}
 		for line := range bytes.Lines(data) {
 			line, whole := bytes.CutSuffix(line, []byte("\n"))
-			if !whole || hashes.n >= signed && p.Index >= 0 {
-				return hashes, nil
+			if !whole {
+				break
 			}
-			if strconv.FormatInt(hashes.n, 10) == id || hasID(line, id) {
-				p.Record, p.Index = bytes.Clone(line), hashes.n
+			if want(line) && hashes.n < signed {
+				proofs = append(proofs, &Proof{Record: bytes.Clone(line), Index: hashes.n})
 			}
 			hashes.add(line)
 		}
 	}
-	return hashes, nil
+	return proofs, hashes, nil
 }
 
 func hasID(line []byte, id string) bool {

@@ -14,7 +14,6 @@ import (
 
 	"sallyport/audit"
 	"sallyport/audit/query"
-	"sallyport/audit/verify"
 )
 
 func newAudit() *cobra.Command {
@@ -26,13 +25,18 @@ name a copy with --dir and the public key with --key.`,
 		Example: `  sallyport audit query 'verdict=deny since=2h'
   sallyport audit query --run 01J... -o json
   sallyport audit tail
+  sallyport audit timeline 01J...
+  sallyport audit anomalies --since 24h
   sallyport audit verify
   sallyport audit verify --dir ./copy --key ./audit.pub --anchor ./checkpoint`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().String("dir", "", "directory of the log; default: the instance's")
-	c.AddCommand(newAuditQuery(), newAuditTail(), newAuditVerify())
+	c.PersistentFlags().String("index", "", "file of the index; default: one in the user's cache directory")
+	c.AddCommand(newAuditQuery(), newAuditTail(), newAuditVerify(), newAuditShow(), newAuditTimeline(), newAuditTop(),
+		newAuditNew(), newAuditDiff(), newAuditAnomalies(), newAuditHash(), newAuditWhy(), newAuditProve(),
+		newAuditExport(), newAuditIndex())
 	return c
 }
 
@@ -92,13 +96,23 @@ func addFilter(c *cobra.Command) {
 }
 
 func newAuditQuery() *cobra.Command {
+	var question string
 	c := &cobra.Command{
 		Use:   "query [FILTER...]",
 		Short: "Print the records that match",
-		Long:  "Query prints the records that match.\n\n" + filterHelp,
+		Long: "Query prints the records that match.\n\n" + filterHelp + `
+With --sql it answers a question in SQLite's language instead, out of the index: records has a
+column for every field of a record, log adds the time as text (at), hours holds counts by hour.`,
 		Example: `  sallyport audit query 'host~stripe verdict=deny since=2h'
-  sallyport audit query --run 01J... -o json | jq .reason`,
+  sallyport audit query --run 01J... -o json | jq .reason
+  sallyport audit query --sql "SELECT at, host, path FROM log WHERE status >= 500 LIMIT 20"`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if question != "" && len(args) > 0 {
+				return usage(hint(errors.New("a filter and --sql do not go together"), "put it into the question: WHERE host LIKE '%%stripe%%'"))
+			}
+			if question != "" {
+				return printSQL(c, question)
+			}
 			dir, _, err := auditDirOf(c)
 			if err != nil {
 				return err
@@ -110,6 +124,7 @@ func newAuditQuery() *cobra.Command {
 			return printRecords(c, query.Records(dir, f))
 		},
 	}
+	c.Flags().StringVar(&question, "sql", "", "a question to the index, which can change nothing")
 	addFilter(c)
 	return c
 }
@@ -158,81 +173,5 @@ func printRecords(c *cobra.Command, recs iter.Seq2[audit.Record, error]) error {
 	if err == nil && found == 0 {
 		fmt.Fprintln(c.ErrOrStderr(), "sallyport: no record matches")
 	}
-	return err
-}
-
-func newAuditVerify() *cobra.Command {
-	var key string
-	var anchors []string
-	c := &cobra.Command{
-		Use:   "verify",
-		Short: "Check that nothing in the log was changed, added, left out, moved or cut off",
-		Long: `Verify reads the whole log and checks it against the public key that signed it. Checkpoints
-that were kept elsewhere (--anchor) show in addition that no old copy was put in its place.
-Exit codes: 0 the log is good; 1 it is not, and the first bad record is named; 2 usage.`,
-		Example: `  sallyport audit verify
-  sallyport audit verify --anchor /mnt/elsewhere/checkpoint
-  sallyport audit verify --dir ./copy --key ./audit.pub -o json`,
-		Args: exactArgs(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			asJSON, err := outputJSON(c)
-			if err != nil {
-				return err
-			}
-			dir, inst, err := auditDirOf(c)
-			if err != nil {
-				return err
-			}
-			if key == "" {
-				key = inst.auditPublicKey()
-			}
-			r, err := verifyLog(dir, key, anchors)
-			return reportVerify(c, r, err, asJSON)
-		},
-	}
-	c.Flags().StringVar(&key, "key", "", "file with the public key; default: the instance's")
-	c.Flags().StringArrayVar(&anchors, "anchor", nil, "file with a checkpoint that was kept elsewhere")
-	addOutput(c)
-	return c
-}
-
-func verifyLog(dir, keyFile string, anchorFiles []string) (verify.Report, error) {
-	key, err := os.ReadFile(keyFile)
-	if err != nil {
-		return verify.Report{}, usage(hint(fmt.Errorf("reading the public key: %w", err), "sallyport audit verify --key FILE"))
-	}
-	var o verify.Options
-	for _, f := range anchorFiles {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			return verify.Report{}, usage(fmt.Errorf("reading an anchor: %w", err))
-		}
-		o.Anchors = append(o.Anchors, text)
-	}
-	return verify.Verify(dir, strings.TrimSpace(string(key)), o)
-}
-
-// reportVerify prints what was found; a log that is not good is exit code 1.
-func reportVerify(c *cobra.Command, r verify.Report, err error, asJSON bool) error {
-	var bad *verify.Problem
-	if err != nil && !errors.As(err, &bad) {
-		return err
-	}
-	if asJSON {
-		out := struct {
-			OK      bool            `json:"ok"`
-			Problem *verify.Problem `json:"problem,omitempty"`
-			Report  verify.Report   `json:"report"`
-		}{bad == nil, bad, r}
-		err = printJSON(c.OutOrStdout(), out)
-		if err == nil && bad != nil {
-			err = &exitError{code: exitFailed}
-		}
-		return err
-	}
-	if bad != nil {
-		return hint(bad, "keep the directory as it is, and compare it with a copy")
-	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %s\n", r)
 	return err
 }

@@ -21,11 +21,15 @@ const cliReference = "../../docs/cli.md"
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"sallyport": func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+		"auditlog":  writeLog,
 	})
 }
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true})
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true, ContinueOnError: true, Setup: func(e *testscript.Env) error {
+		e.Setenv("XDG_CACHE_HOME", e.WorkDir+"/cache") // indexes go there
+		return nil
+	}})
 }
 
 // The reference is generated: -update writes it.

@@ -1,0 +1,241 @@
+package answer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sallyport/audit/index"
+)
+
+// Anomaly is something that a reviewer may want to look at, with the reason in
+// a sentence. It is a hint, not a verdict.
+type Anomaly struct {
+	Kind  string    `json:"kind"`
+	Why   string    `json:"why"`
+	Host  string    `json:"host,omitempty"`
+	Run   string    `json:"run,omitempty"`
+	First time.Time `json:"first"`
+	IDs   []string  `json:"ids"` // of at most ten records, the first ones
+}
+
+// The kinds of anomaly.
+const (
+	NewDomain   = "new_domain"
+	Upload      = "upload"
+	RandomName  = "random_name"
+	RandomPath  = "random_path"
+	DenyBurst   = "deny_burst"
+	Beacon      = "beacon"
+	Leak        = "placeholder_leak"
+	RejectedCA  = "client_rejected_ca"
+	BypassTried = "bypass"
+	LogGap      = "gap"
+)
+
+// maxIDs is how many records an anomaly names.
+const maxIDs = 10
+
+// Anomalies returns what is odd in a span, against a baseline before it, by
+// time.
+func Anomalies(ctx context.Context, x *index.Index, span, baseline Span) ([]Anomaly, error) {
+	h := hunt{ctx: ctx, x: x, span: span, baseline: baseline}
+	for _, look := range []func() error{h.domains, h.uploads, h.random, h.bursts, h.beacons, h.marked} {
+		if err := look(); err != nil {
+			return nil, fmt.Errorf("looking for anomalies: %w", err)
+		}
+	}
+	slices.SortStableFunc(h.found, func(a, b Anomaly) int { return a.First.Compare(b.First) })
+	return h.found, nil
+}
+
+// hunt is one search.
+type hunt struct {
+	ctx            context.Context //nolint:containedctx // lives as long as one call
+	x              *index.Index
+	span, baseline Span
+	found          []Anomaly
+}
+
+func (h *hunt) add(kind, host, run string, first int64, ids []string, format string, args ...any) {
+	if len(ids) > maxIDs {
+		ids = ids[:maxIDs]
+	}
+	h.found = append(h.found, Anomaly{
+		Kind: kind, Why: fmt.Sprintf(format, args...), Host: host, Run: run,
+		First: time.Unix(0, first).UTC(), IDs: ids,
+	})
+}
+
+// each calls use with the scanned columns of every row of a question.
+func (h *hunt) each(question string, args []any, into []any, use func() error) error {
+	rows, err := h.x.DB().QueryContext(h.ctx, question, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close() //nolint:errcheck // it was only read
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		if err := use(); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// domains finds registrable domains that were never asked for before.
+func (h *hunt) domains() error {
+	old, args := h.baseline.facts()
+	known := map[string]bool{}
+	var host string
+	err := h.each("SELECT DISTINCT host FROM "+old+" WHERE host <> ''", args, []any{&host}, func() error {
+		known[domainOf(host)] = true
+		return nil
+	})
+	if err != nil || len(known) == 0 {
+		return err // without a past everything would be new
+	}
+	firsts, err := New(h.ctx, h.x, h.span, h.baseline)
+	if err != nil {
+		return err
+	}
+	for _, f := range firsts {
+		d := domainOf(f.Host)
+		if f.Method != "" || known[d] {
+			continue
+		}
+		known[d] = true
+		verdict := "admitted"
+		if f.Verdict == "deny" {
+			verdict = "refused"
+		}
+		h.add(NewDomain, f.Host, f.Run, f.Time.UnixNano(), []string{f.ID},
+			"%s was asked for, and %s, for the first time; no name below %s is in the log of the %s before.",
+			f.Host, verdict, d, span(h.baseline.Until.Sub(h.baseline.From)))
+	}
+	return nil
+}
+
+// An upload stands out if an hour's is a MiB at least and four times the
+// largest hour of the past.
+const (
+	leastUpload  = 1 << 20
+	uploadFactor = 4
+)
+
+func (h *hunt) uploads() error {
+	old, args := h.baseline.facts()
+	now, nowArgs := h.span.facts()
+	var host, ids string
+	var hour, sent, most, first int64
+	return h.each(`WITH past AS MATERIALIZED (SELECT host, max(sent) AS most FROM
+			(SELECT host, hour, sum(sent) AS sent FROM `+old+` WHERE host <> '' AND kind = 'done' GROUP BY host, hour) GROUP BY host),
+		here AS (SELECT host, hour, sum(sent) AS sent, min(first) AS first FROM `+now+`
+			WHERE host <> '' AND kind = 'done' GROUP BY host, hour)
+		SELECT here.host, hour, sent, ifnull(most, 0), first, (SELECT group_concat(id) FROM (SELECT id FROM records r
+			WHERE r.host = here.host AND r.host <> '' AND r.kind = 'done' AND r.time >= here.hour * 3600000000000
+			AND r.time < (here.hour + 1) * 3600000000000 ORDER BY r.sent DESC LIMIT 10))
+		FROM here LEFT JOIN past ON past.host = here.host
+		WHERE sent >= ? AND sent >= ? * ifnull(most, 0) ORDER BY first`,
+		slices.Concat(args, nowArgs, []any{leastUpload, uploadFactor}),
+		[]any{&host, &hour, &sent, &most, &first, &ids}, func() error {
+			past := "nothing was sent there before"
+			if most > 0 {
+				past = fmt.Sprintf("no hour before had more than %s", size(most))
+			}
+			h.add(Upload, host, "", first, list(ids), "%s were sent to %s in the hour from %s; %s.",
+				size(sent), host, time.Unix(hour*3600, 0).UTC().Format("2006-01-02 15:04"), past)
+			return nil
+		})
+}
+
+// burstOf refusals within burstIn make a burst.
+const (
+	burstOf = 20
+	burstIn = time.Minute
+)
+
+// bursts finds runs, or cells, that were refused again and again.
+func (h *hunt) bursts() error {
+	type burst struct {
+		times []int64
+		ids   []string
+		told  int64 // end of the burst that was told
+	}
+	open := map[string]*burst{}
+	var run, cell, id string
+	var at int64
+	return h.each(`SELECT run, cell, id, time FROM records WHERE time >= ? AND time < ? AND `+isDenied+` ORDER BY seq`,
+		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()}, []any{&run, &cell, &id, &at}, func() error {
+			b := open[run+" "+cell]
+			if b == nil {
+				b = &burst{}
+				open[run+" "+cell] = b
+			}
+			b.times, b.ids = append(b.times, at), append(b.ids, id)
+			for at-b.times[0] > int64(burstIn) {
+				b.times, b.ids = b.times[1:], b.ids[1:]
+			}
+			if len(b.times) < burstOf || b.told != 0 && at-b.told <= int64(burstIn) {
+				if b.told != 0 && len(b.times) >= burstOf {
+					b.told = at // it goes on
+				}
+				return nil
+			}
+			b.told = at
+			h.add(DenyBurst, "", run, b.times[0], slices.Clone(b.ids),
+				"%s was refused %d times within a minute: somebody tries doors, or a tool retries blindly.",
+				who(run, cell), len(b.times))
+			return nil
+		})
+}
+
+// marked finds what the gateway itself gave a name to.
+func (h *hunt) marked() error {
+	var kind, reason, run, cell, host, credential, fault, data, id string
+	var at int64
+	return h.each(`SELECT kind, reason, run, cell, host, credential, error, data, id, time FROM records
+		WHERE time >= ? AND time < ? AND (kind IN ('bypass', 'gap') OR reason IN ('placeholder_leak', 'client_rejected_ca'))
+		ORDER BY seq`,
+		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()},
+		[]any{&kind, &reason, &run, &cell, &host, &credential, &fault, &data, &id, &at}, func() error {
+			ids := []string{id}
+			switch {
+			case reason == "placeholder_leak":
+				h.add(Leak, host, run, at, ids, "%s sent the placeholder of %s where it does not belong, to %s: "+
+					"something read it and sent it on.", who(run, cell), or(credential, "a credential"), or(host, "an unnamed host"))
+			case reason == "client_rejected_ca":
+				h.add(RejectedCA, host, run, at, ids, "A client of %s would not trust the gateway's certificate for %s: "+
+					"it pins its own, or was not told of ours.", who(run, cell), or(host, "a host"))
+			case kind == "bypass":
+				h.add(BypassTried, host, run, at, ids, "%s sent packets for another way out, and they were dropped: %s.",
+					who(run, cell), or(data, "no numbers"))
+			default:
+				h.add(LogGap, "", run, at, ids, "Records are missing here, or may be: %s.", or(fault, data))
+			}
+			return nil
+		})
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func who(run, cell string) string {
+	switch {
+	case run != "":
+		return "Run " + run
+	case cell != "":
+		return "Cell " + cell
+	}
+	return "An unknown cell"
+}
+
+func list(ids string) []string { return strings.Split(ids, ",") }

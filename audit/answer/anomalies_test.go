@@ -1,0 +1,121 @@
+package answer_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sallyport/audit"
+	"sallyport/audit/answer"
+)
+
+// past is what a quiet fortnight leaves.
+func past() []audit.Record {
+	var out []audit.Record
+	for i := range 14 * 4 {
+		when := start.Add(-time.Duration(i*i%97+6*i+25) * time.Hour)
+		for _, kind := range []audit.Kind{audit.Admit, audit.Done} {
+			r := audit.Record{
+				Kind: kind, ID: fmt.Sprintf("past%s%d", kind, i), Time: when, Run: fmt.Sprintf("past%d", i), Verdict: "inspect",
+				Reason: "allowed", Host: "api.known.example", Port: 443, Method: "GET", Path: "/v1",
+			}
+			if kind == audit.Done {
+				r.Ref, r.Sent = fmt.Sprintf("pastadmit%d", i), 300_000
+			}
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func anomalies(t *testing.T, recs ...audit.Record) []answer.Anomaly {
+	t.Helper()
+	x := opened(t, append(past(), recs...)...)
+	from := start.Add(-24 * time.Hour)
+	got, err := answer.Anomalies(t.Context(), x, answer.Span{From: from, Until: start.Add(24 * time.Hour)},
+		answer.Span{From: start.Add(-30 * 24 * time.Hour), Until: from})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// each makes n records out of one.
+func each(n int, r audit.Record, change func(i int, r *audit.Record)) []audit.Record {
+	var out []audit.Record
+	for i := range n {
+		c := r
+		c.ID, c.Time = fmt.Sprintf("a%d", i), start.Add(time.Duration(i)*17*time.Minute)
+		change(i, &c)
+		out = append(out, c)
+	}
+	return out
+}
+
+// Each case has a twin beside it that is not odd.
+func TestAnomalies(t *testing.T) {
+	admit := audit.Record{Kind: audit.Admit, Run: "r", Cell: "c", Verdict: "inspect", Reason: "allowed", Host: "api.known.example", Port: 443, Method: "GET", Path: "/v1"}
+	refuse := admit
+	refuse.Kind, refuse.Verdict, refuse.Reason = audit.Refuse, "deny", "path_not_allowed"
+	done := admit
+	done.Kind, done.Ref = audit.Done, "x"
+	name := audit.Record{Kind: audit.DNS, Run: "r", QType: "A", Verdict: "deny", Reason: "host_not_allowed"}
+	letters := "a7f3k9q2m5x8c1v6b4n0z"
+	label := func(i int) string { return letters[i:] + letters[:i] }
+	tests := []struct {
+		name string
+		recs []audit.Record
+		want string // kind host, or "" for nothing
+	}{
+		{"a domain that was never asked for", each(1, refuse, func(_ int, r *audit.Record) { r.Host = "drop.fresh.example" }), "new_domain drop.fresh.example"},
+		{"another name of a known domain", each(1, admit, func(_ int, r *audit.Record) { r.Host = "www.known.example" }), ""},
+		{"an upload like never before", each(1, done, func(_ int, r *audit.Record) { r.Sent = 5 << 20 }), "upload api.known.example"},
+		{"an upload as ever", each(1, done, func(_ int, r *audit.Record) { r.Sent = 900_000 }), ""},
+		{"data in names", each(4, name, func(i int, r *audit.Record) { r.Host = label(i) + ".t.known.example" }), "random_name known.example"},
+		{"words in names", each(4, name, func(i int, r *audit.Record) { r.Host = fmt.Sprintf("storage-eu-west-%d.t.known.example", i) }), ""},
+		{"data in paths", each(4, admit, func(i int, r *audit.Record) { r.Path = "/x/" + strings.Repeat(label(i), 4) }), "random_path known.example"},
+		{"identifiers in paths", each(4, admit, func(i int, r *audit.Record) {
+			r.Path = "/v1/charges/ch_3MmlLrLkdIwHu7ix0snN0B15/" + strings.Repeat("part/", i+4)
+		}), ""},
+		{"twenty-five refusals in a minute", each(25, refuse, func(i int, r *audit.Record) {
+			r.Time = start.Add(time.Duration(i*i) * 90 * time.Millisecond)
+		}), "deny_burst "},
+		{"twenty-five refusals in an afternoon", each(25, refuse, func(i int, r *audit.Record) {
+			r.Time = start.Add(time.Duration(i*i) * 40 * time.Second)
+		}), ""},
+		{"a clock", each(12, admit, func(i int, r *audit.Record) {
+			r.Time = start.Add(time.Duration(i)*30*time.Second + time.Duration(i%3)*200*time.Millisecond)
+		}), "beacon api.known.example"},
+		{"somebody at work", each(12, admit, func(i int, r *audit.Record) { r.Time = start.Add(time.Duration(i*i) * 30 * time.Second) }), ""},
+		{"a leaked placeholder", each(1, audit.Record{Kind: audit.Credential, Run: "r", Verdict: "deny", Reason: "placeholder_leak", Credential: "stripe", Host: "api.known.example"}, func(int, *audit.Record) {}), "placeholder_leak api.known.example"},
+		{"a client that pins", each(1, refuse, func(_ int, r *audit.Record) { r.Reason = "client_rejected_ca" }), "client_rejected_ca api.known.example"},
+		{"packets beside the gateway", each(1, audit.Record{Kind: audit.Bypass, Run: "r"}, func(int, *audit.Record) {}), "bypass "},
+		{"a gap", each(1, audit.Record{Kind: audit.Gap, Error: "no space left"}, func(int, *audit.Record) {}), "gap "},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []string
+			for _, a := range anomalies(t, tt.recs...) {
+				got = append(got, a.Kind+" "+a.Host)
+				if !strings.HasSuffix(a.Why, ".") || len(a.IDs) == 0 || len(a.IDs) > 10 || a.IDs[0] == "" || a.First.IsZero() {
+					t.Errorf("anomaly without a sentence, a time or ids: %+v", a)
+				}
+			}
+			if diff := cmp.Diff(tt.want, strings.Join(got, "; ")); diff != "" {
+				t.Errorf("anomalies (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// With no past, everything would be new, and so nothing is.
+func TestAnomaliesWithoutPast(t *testing.T) {
+	x := opened(t, stories()...)
+	got, err := answer.Anomalies(t.Context(), x, answer.Span{From: at(0), Until: at(24 * time.Hour)}, answer.Span{From: at(-time.Hour), Until: at(0)})
+	if err != nil || len(got) != 0 {
+		t.Errorf("anomalies = %v, %v, want none", got, err)
+	}
+}

@@ -1,0 +1,185 @@
+// Package answer answers what a reviewer asks of a log: what became of a
+// request, what a run did, what is new, what differs, what is odd.
+//
+// It asks an index (audit/index) and nothing else, so that it works offline,
+// from the files alone. It trusts no text of the log, and judges nothing but
+// what stands there: whether the log is whole is audit/verify's question.
+package answer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"sallyport/audit"
+	"sallyport/audit/index"
+)
+
+// Step is a record with the one that completes it.
+type Step struct {
+	audit.Record
+	Done *audit.Record `json:"done,omitempty"` // of an admit
+}
+
+// ErrAmbiguous is wrapped when the beginning of an id fits several.
+var ErrAmbiguous = errors.New("several begin so")
+
+// resolve returns the value of a column that is, or begins with, what was
+// asked for: people copy a few digits.
+func resolve(ctx context.Context, x *index.Index, column, asked string) (string, error) {
+	if asked == "" {
+		return "", index.ErrNone
+	}
+	// A bound of another kind of text than a ULID still finds the whole value.
+	rows, err := x.DB().QueryContext(ctx, "SELECT DISTINCT "+column+" FROM records WHERE "+column+" <> '' AND "+
+		column+" >= ? AND "+column+" < ? ORDER BY "+column+" LIMIT 2", asked, asked+"\U0010ffff")
+	if err != nil {
+		return "", fmt.Errorf("asking the index: %w", err)
+	}
+	defer rows.Close() //nolint:errcheck // it was only read
+	var found []string
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return "", fmt.Errorf("asking the index: %w", err)
+		}
+		found = append(found, s)
+	}
+	switch {
+	case rows.Err() != nil:
+		return "", fmt.Errorf("asking the index: %w", rows.Err())
+	case len(found) == 0:
+		return "", fmt.Errorf("%w: %s %s", index.ErrNone, column, asked)
+	case len(found) > 1 && found[0] != asked:
+		return "", fmt.Errorf("%s %s: %w: %s", column, asked, ErrAmbiguous, strings.Join(found, ", "))
+	}
+	return found[0], nil
+}
+
+// Story is one record and what belongs to it.
+type Story struct {
+	Step
+	// Lookup is the DNS query of the same cell that named the host, Run the
+	// record that began its run, Policy the one that put its policy in force;
+	// each is nil if the log has none.
+	Lookup *audit.Record `json:"lookup,omitempty"`
+	Run    *audit.Record `json:"run_start,omitempty"`
+	Policy *audit.Record `json:"policy_load,omitempty"`
+	// Others complete or concern the same request: a credential's refusal.
+	Others []audit.Record `json:"others,omitempty"`
+}
+
+// Show returns the story of the record with an id, or the beginning of one.
+// Asked for a done it tells of its admit.
+func Show(ctx context.Context, x *index.Index, id string) (*Story, error) {
+	id, err := resolve(ctx, x, "id", id)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := x.One(ctx, "WHERE r.id = ? ORDER BY r.seq", id)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Kind == audit.Done && rec.Ref != "" {
+		if admit, err := x.One(ctx, "WHERE r.id = ? ORDER BY r.seq", rec.Ref); err == nil {
+			rec = admit
+		} else if !errors.Is(err, index.ErrNone) {
+			return nil, err
+		}
+	}
+	s := &Story{Step: Step{Record: rec}}
+	for r, err := range x.Records(ctx, "WHERE r.ref = ? AND r.ref <> '' ORDER BY r.seq", rec.ID) {
+		if err != nil {
+			return nil, err
+		}
+		if r.Kind == audit.Done && s.Done == nil {
+			s.Done = &r
+		} else {
+			s.Others = append(s.Others, r)
+		}
+	}
+	return s, s.surroundings(ctx, x)
+}
+
+func (s *Story) surroundings(ctx context.Context, x *index.Index) error {
+	maybe := func(rest string, args ...any) (*audit.Record, error) {
+		r, err := x.One(ctx, rest, args...)
+		if errors.Is(err, index.ErrNone) {
+			return nil, nil
+		}
+		return &r, err
+	}
+	var err error
+	if s.Record.Run != "" && s.Kind != audit.RunStart {
+		if s.Run, err = maybe("WHERE r.run = ? AND r.run <> '' AND r.kind = 'run.start' ORDER BY r.seq", s.Record.Run); err != nil {
+			return err
+		}
+	}
+	if s.Host != "" && s.Kind != audit.DNS && s.Record.Run != "" {
+		s.Lookup, err = maybe("WHERE r.run = ? AND r.run <> '' AND r.kind = 'dns' AND r.host = ? AND r.cell = ? AND r.seq < ? ORDER BY r.seq DESC",
+			s.Record.Run, s.Host, s.Cell, int64(s.Seq))
+		if err != nil {
+			return err
+		}
+	}
+	if s.Record.Policy != "" && s.Kind != audit.PolicyLoad {
+		s.Policy, err = maybe("WHERE r.kind = 'policy.load' AND r.policy = ? AND r.seq <= ? ORDER BY r.seq DESC", s.Record.Policy, int64(s.Seq))
+	}
+	return err
+}
+
+// Timeline returns the id of the run that begins with what was asked for, and
+// all that the log tells of it, in order. An admit and its done are one step.
+func Timeline(ctx context.Context, x *index.Index, run string) (string, iter.Seq2[Step, error], error) {
+	run, err := resolve(ctx, x, "run", run)
+	if err != nil {
+		return "", nil, err
+	}
+	return run, func(yield func(Step, error) bool) {
+		rest := `WHERE r.run = ? AND r.run <> '' AND NOT (r.kind = 'done' AND
+			EXISTS (SELECT 1 FROM records a WHERE a.id = r.ref AND a.kind = 'admit')) ORDER BY r.seq`
+		for r, err := range x.Records(ctx, rest, run) {
+			step := Step{Record: r}
+			if err == nil && r.Kind == audit.Admit {
+				step.Done, err = doneOf(ctx, x, r.ID)
+			}
+			if !yield(step, err) || err != nil {
+				return
+			}
+		}
+	}, nil
+}
+
+func doneOf(ctx context.Context, x *index.Index, id string) (*audit.Record, error) {
+	r, err := x.One(ctx, "WHERE r.ref = ? AND r.ref <> '' AND r.kind = 'done' ORDER BY r.seq", id)
+	if errors.Is(err, index.ErrNone) {
+		return nil, nil
+	}
+	return &r, err
+}
+
+// Holding returns the records in which a keyed hash stands.
+func Holding(ctx context.Context, x *index.Index, hash string) iter.Seq2[audit.Record, error] {
+	if hash == "" {
+		return func(func(audit.Record, error) bool) {}
+	}
+	return x.Records(ctx, `WHERE r.seq IN (
+		SELECT seq FROM records WHERE query_hash = ? AND query_hash <> ''
+		UNION SELECT seq FROM records WHERE cut <> '' AND
+			instr(host || ' ' || path || ' ' || error || ' ' || answer || ' ' || data || ' ' || method || ' ' || client, ?) > 0)
+		ORDER BY r.seq`, hash, hash)
+}
+
+// Span is a time from, and up to, another.
+type Span struct{ From, Until time.Time }
+
+func (s Span) facts() (string, []any) {
+	return index.Facts(s.From.UnixNano(), s.Until.UnixNano())
+}
+
+// isDenied is the condition that a row of facts is a refusal; it is that of
+// query.Denied.
+const isDenied = `(kind = 'refuse' OR verdict = 'deny' AND kind IN ('dns', 'done', 'credential'))`

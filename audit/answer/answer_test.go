@@ -1,0 +1,265 @@
+package answer_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sallyport/audit"
+	"sallyport/audit/answer"
+	"sallyport/audit/index"
+)
+
+var start = time.Date(2027, 1, 31, 12, 0, 0, 0, time.UTC)
+
+// opened writes recs, each at the time and with the id it has, and returns an
+// index of them.
+func opened(t *testing.T, recs ...audit.Record) *index.Index {
+	t.Helper()
+	base := t.TempDir()
+	l, err := audit.Open(audit.Config{
+		Dir: filepath.Join(base, "audit"), KeyFile: filepath.Join(base, "key"), Interval: time.Hour,
+		Now: func() time.Time { return start.Add(-100 * 24 * time.Hour) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range recs {
+		if err := l.Append(t.Context(), &recs[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	x, err := index.Open(t.Context(), filepath.Join(base, "audit"), filepath.Join(base, "index.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { x.Close() })
+	if _, err := x.Update(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func at(d time.Duration) time.Time { return start.Add(d) }
+
+const digest = "sha256:abababababababababababababababababababababababababababababababab"
+
+// stories are two runs of the same work, the second of which went astray.
+func stories() []audit.Record {
+	out := []audit.Record{{Kind: audit.PolicyLoad, ID: "P1", Time: at(0), Policy: digest}}
+	for i, run := range []string{"RUNA", "RUNB"} {
+		base := time.Duration(i+1) * time.Hour
+		rec := func(kind audit.Kind, id string, after time.Duration) audit.Record {
+			return audit.Record{
+				Kind: kind, ID: fmt.Sprintf("%s%d", id, i+1), Time: at(base + after), Run: run,
+				Cell: "cell" + run, Policy: digest,
+			}
+		}
+		begin := rec(audit.RunStart, "S", 0)
+		begin.Data = json.RawMessage(fmt.Sprintf(`{"image":"i%d","asked":"%d"}`, i, i))
+		name := rec(audit.DNS, "N", time.Second)
+		name.Host, name.QType, name.Verdict, name.Reason, name.Answer = "api.stripe.com", "A", "inspect", "allowed", "198.18.0.1"
+		ask := rec(audit.Admit, "A", 2*time.Second)
+		ask.Verdict, ask.Reason, ask.Rule, ask.Credential = "inspect", "allowed", "charges", "stripe"
+		ask.Host, ask.Port, ask.Method, ask.Path, ask.Query = "api.stripe.com", 443, "POST", "/v1/charges", "hmac:11"
+		done := ask
+		done.Kind, done.ID, done.Ref, done.Time = audit.Done, fmt.Sprintf("D%d", i+1), ask.ID, at(base+3*time.Second)
+		done.Status, done.Sent, done.Received = 200, int64(100*(i+1)), 50
+		out = append(out, begin, name, ask, done)
+		if i == 1 {
+			no := rec(audit.Refuse, "R", 4*time.Second)
+			no.Verdict, no.Reason, no.Host, no.Port, no.Method, no.Path = "deny", "host_not_allowed", "evil.example", 443, "POST", "/x"
+			out = append(out, no)
+		}
+		end := rec(audit.RunEnd, "E", 5*time.Second)
+		end.Data = json.RawMessage(fmt.Sprintf(`{"exit":%d}`, i))
+		out = append(out, end)
+	}
+	return out
+}
+
+func TestShow(t *testing.T) {
+	x := opened(t, stories()...)
+	for _, id := range []string{"A1", "D1"} { // a done tells of its admit
+		s, err := answer.Show(t.Context(), x, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.ID != "A1" || s.Done == nil || s.Done.ID != "D1" || s.Lookup == nil || s.Lookup.ID != "N1" ||
+			s.Run == nil || s.Run.ID != "S1" || s.Policy == nil || s.Policy.ID != "P1" {
+			t.Errorf("Show(%s) = %+v", id, s)
+		}
+	}
+	s, err := answer.Show(t.Context(), x, "R2")
+	if err != nil || s.Done != nil || s.Lookup != nil || s.Host != "evil.example" {
+		t.Errorf("Show(R2) = %+v, %v", s, err)
+	}
+}
+
+func TestShowRefuses(t *testing.T) {
+	x := opened(t, append(stories(), audit.Record{Kind: audit.Refuse, ID: "R2x", Time: at(0)})...)
+	for id, want := range map[string]error{"": index.ErrNone, "nobody": index.ErrNone, "A": answer.ErrAmbiguous, "' OR 1=1 --": index.ErrNone, "%": index.ErrNone} {
+		if s, err := answer.Show(t.Context(), x, id); !errors.Is(err, want) {
+			t.Errorf("Show(%q) = %+v, %v, want %v", id, s, err, want)
+		}
+	}
+	if s, err := answer.Show(t.Context(), x, "R2"); err != nil || s.ID != "R2" {
+		t.Errorf("Show of an id with which another begins = %v, %v", s, err)
+	}
+}
+
+func TestTimeline(t *testing.T) {
+	x := opened(t, stories()...)
+	run, steps, err := answer.Timeline(t.Context(), x, "RUNB")
+	if err != nil || run != "RUNB" {
+		t.Fatalf("Timeline = %q, %v", run, err)
+	}
+	var got []string
+	for s, err := range steps {
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := s.ID
+		if s.Done != nil {
+			text += "+" + s.Done.ID
+		}
+		got = append(got, text)
+	}
+	if diff := cmp.Diff([]string{"S2", "N2", "A2+D2", "R2", "E2"}, got); diff != "" {
+		t.Errorf("Timeline (-want +got):\n%s", diff)
+	}
+	if _, _, err := answer.Timeline(t.Context(), x, "RUN"); !errors.Is(err, answer.ErrAmbiguous) {
+		t.Errorf("Timeline(RUN) = %v, want ErrAmbiguous", err)
+	}
+	if _, _, err := answer.Timeline(t.Context(), x, "R9"); !errors.Is(err, index.ErrNone) {
+		t.Errorf("Timeline(R9) = %v, want ErrNone", err)
+	}
+}
+
+// A done without its admit, as after retention, is not lost.
+func TestTimelineKeepsLoneDone(t *testing.T) {
+	x := opened(t, audit.Record{Kind: audit.Done, ID: "D", Ref: "gone", Run: "r", Time: at(0)})
+	_, steps, err := answer.Timeline(t.Context(), x, "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for range steps {
+		n++
+	}
+	if n != 1 {
+		t.Errorf("%d steps, want the done", n)
+	}
+}
+
+func TestTop(t *testing.T) {
+	x := opened(t, stories()...)
+	all := answer.Span{From: at(0), Until: at(24 * time.Hour)}
+	for _, c := range []struct {
+		by   string
+		want string
+	}{
+		{"host", "api.stripe.com 2 0 300; evil.example 1 1 0"},
+		{"denied", "evil.example 1 1 0; api.stripe.com 2 0 300"},
+		{"bytes", "api.stripe.com 2 0 300; evil.example 1 1 0"},
+		{"run", "RUNB 2 1 200; RUNA 1 0 100"},
+		{"rule", "charges 2 0 300"},
+		{"credential", "stripe 2 0 300"},
+		{"reason", "allowed 2 0 300; host_not_allowed 1 1 0"},
+	} {
+		list, of, err := answer.Top(t.Context(), x, all, c.by, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, l := range list {
+			got = append(got, fmt.Sprintf("%s %d %d %d", l.Key, l.Requests, l.Denied, l.Sent))
+		}
+		if diff := cmp.Diff(c.want, strings.Join(got, "; ")); diff != "" || of != len(list) {
+			t.Errorf("Top by %s of %d (-want +got):\n%s", c.by, of, diff)
+		}
+	}
+	if _, _, err := answer.Top(t.Context(), x, all, "host; DROP TABLE records", 1); err == nil {
+		t.Error("Top takes any column")
+	}
+	if list, of, err := answer.Top(t.Context(), x, all, "host", 1); err != nil || len(list) != 1 || of != 2 {
+		t.Errorf("the first of Top = %v of %d, %v", list, of, err)
+	}
+}
+
+func TestNew(t *testing.T) {
+	recs := stories()
+	other := recs[3]
+	other.ID, other.Method, other.Time = "X1", "DELETE", at(3*time.Hour)
+	x := opened(t, append(recs, other)...)
+	cutoff := at(90 * time.Minute)
+	got, err := answer.New(t.Context(), x, answer.Span{From: cutoff, Until: at(24 * time.Hour)}, answer.Span{From: at(0), Until: cutoff})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []answer.First{
+		{Host: "evil.example", Time: at(2*time.Hour + 4*time.Second), ID: "R2", Run: "RUNB", Verdict: "deny", Count: 1},
+		{Host: "api.stripe.com", Method: "DELETE", Time: at(3 * time.Hour), ID: "X1", Run: "RUNA", Verdict: "inspect", Count: 1},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("New (-want +got):\n%s", diff)
+	}
+	none, err := answer.New(t.Context(), x, answer.Span{From: at(10 * time.Hour), Until: at(24 * time.Hour)}, answer.Span{From: at(0), Until: cutoff})
+	if err != nil || len(none) != 0 {
+		t.Errorf("New in a quiet span = %v, %v", none, err)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	x := opened(t, stories()...)
+	c, err := answer.Diff(t.Context(), x, "RUNA", "RUNB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &answer.Comparison{
+		A: "RUNA", B: "RUNB", Same: 2,
+		Settings: []answer.Setting{{Name: "run.end exit", A: "0", B: "1"}, {Name: "run.start image", A: `"i0"`, B: `"i1"`}},
+		Places: []answer.Difference{{
+			Place: answer.Place{Kind: audit.Refuse, Host: "evil.example", Port: 443, Method: "POST", Path: "/x", Verdict: "deny", Reason: "host_not_allowed"},
+			B:     &answer.Side{Count: 1, ID: "R2"},
+		}},
+	}
+	if diff := cmp.Diff(want, c); diff != "" {
+		t.Errorf("Diff (-want +got):\n%s", diff)
+	}
+	same, err := answer.Diff(t.Context(), x, "RUNA", "RUNA")
+	if err != nil || len(same.Places)+len(same.Settings) > 0 {
+		t.Errorf("Diff of a run and itself = %+v, %v", same, err)
+	}
+	if _, err := answer.Diff(t.Context(), x, "RUNA", "nobody"); !errors.Is(err, index.ErrNone) {
+		t.Errorf("Diff with nobody = %v, want ErrNone", err)
+	}
+}
+
+func TestHolding(t *testing.T) {
+	recs := stories()
+	recs[3].Path = "/…[5000 bytes hmac:22]"
+	recs[3].Cut = []string{"path"}
+	x := opened(t, recs...)
+	for hash, want := range map[string]string{"hmac:11": "A1 D1 A2 D2", "hmac:22": "A1", "hmac:33": "", "": ""} {
+		var got []string
+		for r, err := range answer.Holding(t.Context(), x, hash) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, r.ID)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("Holding(%q) = %v, want %s", hash, got, want)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package answer
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/net/publicsuffix"
+)
+
+// domainOf returns the registrable domain of a host, or the host itself.
+func domainOf(host string) string {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return host
+	}
+	if d, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil {
+		return d
+	}
+	return host
+}
+
+// entropy is Shannon's, in bits a character.
+func entropy(s string) float64 {
+	var counts [256]int
+	for i := range len(s) {
+		counts[s[i]]++
+	}
+	sum := 0.0
+	for _, c := range counts {
+		if c > 0 {
+			p := float64(c) / float64(len(s))
+			sum -= p * math.Log2(p)
+		}
+	}
+	return sum
+}
+
+// A label of a name, or a segment of a path, looks random if it is long and
+// its characters are spread. Identifiers that APIs put into paths are shorter.
+const (
+	longLabel   = 20
+	longSegment = 60
+	spread      = 3.3 // hexadecimal digits reach 4, words rarely 3
+	least       = 3   // that many different ones in one domain
+)
+
+// randomPart returns the part of s, between separators, that looks random.
+func randomPart(s, separator string, long int) string {
+	for part := range strings.SplitSeq(s, separator) {
+		if len(part) >= long && entropy(part) >= spread && !strings.ContainsAny(part, "-") {
+			return part
+		}
+	}
+	return ""
+}
+
+// random finds data that is sent out as names or as paths.
+func (h *hunt) random() error {
+	facts, args := h.span.facts()
+	type group struct {
+		first  int64
+		ids    []string
+		parts  map[string]bool
+		sample string
+	}
+	look := func(kind, question string, args []any, long int, sentence string) error {
+		groups := map[string]*group{}
+		var order []string
+		var text, host, id string
+		var at int64
+		err := h.each(question, args, []any{&text, &host, &at, &id}, func() error {
+			separator := "/"
+			if kind == RandomName {
+				separator = "."
+			}
+			part := randomPart(text, separator, long)
+			if part == "" {
+				return nil
+			}
+			d := domainOf(host)
+			g := groups[d]
+			if g == nil {
+				g = &group{first: at, parts: map[string]bool{}, sample: part}
+				groups[d] = g
+				order = append(order, d)
+			}
+			if !g.parts[part] && len(g.ids) < maxIDs {
+				g.ids = append(g.ids, id)
+			}
+			g.parts[part] = true
+			return nil
+		})
+		for _, d := range order {
+			if g := groups[d]; len(g.parts) >= least {
+				h.add(kind, d, "", g.first, g.ids, sentence, len(g.parts), d, cut(g.sample, 40))
+			}
+		}
+		return err
+	}
+	err := look(RandomName, `SELECT f.host, f.host, f.first, r.id FROM (SELECT host, min(first) AS first, min(seq) AS seq FROM `+facts+`
+		WHERE length(host) >= 24 GROUP BY host) f JOIN records r ON r.seq = f.seq ORDER BY f.first`, args, longLabel,
+		"%d names below %s look random, such as %s: data may have been sent out in them.")
+	if err != nil {
+		return err
+	}
+	return look(RandomPath, `SELECT path, host, min(time), id FROM records WHERE time >= ? AND time < ?
+		AND kind IN ('admit', 'refuse') AND length(path) > 60 GROUP BY host, path ORDER BY 3`,
+		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()}, longSegment,
+		"%d paths at %s look random, such as %s: data may have been sent out in them.")
+}
+
+// A beacon asks one host at least beats times, at intervals of a second or
+// more that differ by no more than a tenth.
+const (
+	beats     = 8
+	regular   = 0.1
+	leastBeat = time.Second
+)
+
+func (h *hunt) beacons() error {
+	type key struct{ run, host string }
+	var at key
+	var now int64
+	var id string
+	var run []int64
+	var ids []string
+	last := key{}
+	flush := func() {
+		if mean, ok := steady(run); ok {
+			h.add(Beacon, last.host, last.run, run[0], ids, "%s asked %s %d times, every %s almost to the second: "+
+				"something calls home, or polls.", who(last.run, ""), last.host, len(run), mean.Round(100*time.Millisecond))
+		}
+		run, ids = run[:0], nil
+	}
+	err := h.each(`SELECT run, host, time, id FROM records WHERE time >= ? AND time < ? AND kind IN ('admit', 'refuse')
+		AND host <> '' ORDER BY run, host, time`,
+		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()}, []any{&at.run, &at.host, &now, &id}, func() error {
+			if at != last {
+				flush()
+				last = at
+			}
+			run, ids = append(run, now), append(ids, id)
+			return nil
+		})
+	flush()
+	return err
+}
+
+// steady reports whether times are as regular as a clock's, and their mean
+// distance.
+func steady(times []int64) (time.Duration, bool) {
+	n := len(times) - 1
+	if n+1 < beats {
+		return 0, false
+	}
+	mean := float64(times[n]-times[0]) / float64(n)
+	var sum float64
+	for i := range n {
+		d := float64(times[i+1]-times[i]) - mean
+		sum += d * d
+	}
+	return time.Duration(mean), mean >= float64(leastBeat) && math.Sqrt(sum/float64(n)) <= regular*mean
+}
+
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n] + "…"
+}
+
+func size(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d octets", n)
+}
+
+// span is a duration as people say it.
+func span(d time.Duration) string {
+	switch {
+	case d > 365*24*time.Hour:
+		return "time"
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", int(d.Hours()/24))
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%d hours", int(d.Hours()))
+	}
+	return d.Round(time.Second).String()
+}

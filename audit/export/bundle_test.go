@@ -1,0 +1,166 @@
+package export_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sallyport/audit"
+	"sallyport/audit/export"
+	"sallyport/audit/query"
+	"sallyport/audit/verify"
+)
+
+const policy = "apiVersion: sallyport/v1\n"
+
+// bundled writes a log of two runs and returns a bundle of one, and its key.
+func bundled(t *testing.T) (path, key string) {
+	t.Helper()
+	base := t.TempDir()
+	sum := sha256.Sum256([]byte(policy))
+	digest := "sha256:" + hex.EncodeToString(sum[:])
+	l, err := audit.Open(audit.Config{
+		Dir: filepath.Join(base, "audit"), KeyFile: filepath.Join(base, "key"), Interval: time.Hour, SegmentSize: 1000, Now: time.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 30 {
+		r := audit.Record{Kind: audit.Admit, Run: []string{"r1", "r2"}[i%2], Policy: []string{digest, "sha256:../../secret"}[i/29], Host: "h.example"}
+		if err := l.Append(t.Context(), &r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key = l.Verifier()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(base, hex.EncodeToString(sum[:])+".yaml"), []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	r, err := export.Bundle(&b, export.BundleConfig{
+		Dir: filepath.Join(base, "audit"), Key: key, Policies: base, Filter: query.Where("run", "r2"), Now: time.Now(),
+	})
+	if err != nil || r.Records != 15 || r.Policies != 1 || len(r.Absent) != 1 {
+		t.Fatalf("Bundle = %+v, %v, want 15 records, a policy, and one that is absent", r, err)
+	}
+	path = filepath.Join(base, "bundle.zip")
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path, key
+}
+
+func TestBundle(t *testing.T) {
+	path, key := bundled(t)
+	if r, err := export.CheckBundle(path, key); err != nil || r.Records != 15 || r.Policies != 1 {
+		t.Errorf("CheckBundle = %+v, %v", r, err)
+	}
+	z, err := zip.OpenReader(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	for _, name := range []string{"records.jsonl", "log.pub", "checkpoints", "README.txt"} {
+		if _, err := z.Open(name); err != nil {
+			t.Errorf("the bundle has no %s: %v", name, err)
+		}
+	}
+}
+
+func TestCheckBundleRefuses(t *testing.T) {
+	path, key := bundled(t)
+	if _, err := export.CheckBundle(filepath.Join(filepath.Dir(path), "nowhere"), key); err == nil {
+		t.Error("a bundle that is not there is good")
+	}
+	_, other := bundled(t)
+	if _, err := export.CheckBundle(path, other); err == nil {
+		t.Error("a bundle is good with another key")
+	}
+	for name, change := range map[string]func(name string, data []byte) ([]byte, bool){
+		"record changed": func(name string, data []byte) ([]byte, bool) {
+			return bytes.Replace(data, []byte("h.example"), []byte("x.example"), 1), true
+		},
+		"record in the list changed": func(name string, data []byte) ([]byte, bool) {
+			if name == "records.jsonl" {
+				data = bytes.Replace(data, []byte("h.example"), []byte("x.example"), 1)
+			}
+			return data, true
+		},
+		"proof gone": func(name string, data []byte) ([]byte, bool) { return data, !strings.HasSuffix(name, "10.proof") },
+		"list gone":  func(name string, data []byte) ([]byte, bool) { return data, name != "records.jsonl" },
+		"policy changed": func(name string, data []byte) ([]byte, bool) {
+			return append(data, "\n"[:strings.Count(name, "policies/")]...), true
+		},
+	} {
+		bad := rezip(t, path, change)
+		if _, err := export.CheckBundle(bad, key); err == nil {
+			t.Errorf("%s: the bundle is good", name)
+		}
+	}
+}
+
+func rezip(t *testing.T, path string, change func(string, []byte) ([]byte, bool)) string {
+	t.Helper()
+	z, err := zip.OpenReader(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for _, f := range z.File {
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, keep := change(f.Name, data); keep {
+			out, err := w.Create(f.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := out.Write(data); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.zip")
+	if err := os.WriteFile(bad, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return bad
+}
+
+// A log that is not good is not bundled.
+func TestBundleOfABadLog(t *testing.T) {
+	path, key := bundled(t)
+	dir := filepath.Join(filepath.Dir(path), "audit")
+	file := filepath.Join(dir, "000000000000.jsonl")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, bytes.Replace(text, []byte("h.example"), []byte("x.example"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = export.Bundle(io.Discard, export.BundleConfig{Dir: dir, Key: key})
+	if _, ok := errors.AsType[*verify.Problem](err); !ok {
+		t.Errorf("Bundle = %v, want a problem", err)
+	}
+}

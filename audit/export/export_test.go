@@ -1,0 +1,327 @@
+package export_test
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"flag"
+	"iter"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/parquet-go/parquet-go"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"sallyport/audit"
+	"sallyport/audit/export"
+	"sallyport/audit/query"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// records are the golden records of the log's format, and what a spreadsheet, a
+// shell or a parser could stumble over.
+func records(t *testing.T) []audit.Record {
+	t.Helper()
+	text, err := os.ReadFile("../testdata/records.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "000000000000.jsonl"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out []audit.Record
+	for r, err := range query.Records(dir, query.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, r)
+	}
+	odd := out[7]
+	odd.Seq, odd.ID, odd.Host, odd.Method, odd.Path = 15, "=cmd|'/c calc'!A1", "2001:db8::1", "PROPFIND", `/a|b=c\d,"e`
+	odd.Port, odd.Cut = 8443, nil
+	odd.Error = "one\ntwo | three=four\\"
+	out[7].Path = out[7].Path[:60] // the whole of it says no more
+	return append(out, odd)
+}
+
+func seq(recs []audit.Record) iter.Seq2[audit.Record, error] {
+	return func(yield func(audit.Record, error) bool) {
+		for _, r := range recs {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
+func write(t *testing.T, format string, recs []audit.Record) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	n, err := export.Write(&b, format, seq(recs), export.Config{Version: "1.2.3", Host: "gate"})
+	if err != nil || n != int64(len(recs)) {
+		t.Fatalf("Write %s = %d, %v", format, n, err)
+	}
+	return b.Bytes()
+}
+
+func TestGolden(t *testing.T) {
+	for _, format := range export.Formats() {
+		if format == "parquet" {
+			continue // compressed: TestParquetReadsBack
+		}
+		path := filepath.Join("testdata", "golden."+format)
+		got := write(t, format, records(t))
+		if *update {
+			if err := os.WriteFile(path, got, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("%s (-golden +got): make golden\n%s", format, diff)
+		}
+	}
+}
+
+// What a terminal could obey is in no text format.
+func TestNoFormatHoldsControlCharacters(t *testing.T) {
+	recs := records(t)
+	for i := range recs {
+		recs[i].Host += "\x1b[2J\u202e"
+		recs[i].Path += "\x07"
+	}
+	for _, format := range []string{"jsonl", "har", "ocsf", "ecs", "otlp"} {
+		if got := write(t, format, recs); bytes.ContainsAny(got, "\x1b\x07") {
+			t.Errorf("%s holds a control character", format)
+		}
+	}
+}
+
+func TestEmptyExports(t *testing.T) {
+	for _, format := range export.Formats() {
+		got := write(t, format, nil)
+		switch format {
+		case "csv":
+			if !bytes.HasPrefix(got, []byte("seq,time,id,kind,")) {
+				t.Errorf("an empty csv is %q", got)
+			}
+		case "har":
+			validate(t, "har", got)
+		case "parquet":
+			if _, err := parquet.OpenFile(bytes.NewReader(got), int64(len(got))); err != nil {
+				t.Errorf("an empty parquet file: %v", err)
+			}
+		default:
+			if len(got) > 0 {
+				t.Errorf("an empty %s is %q", format, got)
+			}
+		}
+	}
+}
+
+func TestWriteRefuses(t *testing.T) {
+	if _, err := export.Write(&bytes.Buffer{}, "xml", seq(nil), export.Config{}); !errors.Is(err, export.ErrFormat) {
+		t.Errorf("Write xml = %v, want ErrFormat", err)
+	}
+	bad := func(yield func(audit.Record, error) bool) {
+		_ = yield(audit.Record{}, &query.LineError{File: "f", Line: 3, Err: errors.New("no")}) && yield(audit.Record{Kind: audit.Gap}, nil)
+	}
+	n, err := export.Write(&bytes.Buffer{}, "jsonl", bad, export.Config{})
+	if _, ok := errors.AsType[*query.LineError](err); n != 1 || !ok {
+		t.Errorf("Write of a bad line and a good one = %d, %v, want 1 and the bad line", n, err)
+	}
+}
+
+func validate(t *testing.T, schema string, text []byte) {
+	t.Helper()
+	c := jsonschema.NewCompiler()
+	c.AssertFormat()
+	s, err := c.Compile("testdata/" + schema + ".schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Validate(doc); err != nil {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+func TestHARFollowsItsSchema(t *testing.T) { validate(t, "har", write(t, "har", records(t))) }
+
+func TestOCSFFollowsItsSchema(t *testing.T) {
+	n := 0
+	for line := range bytes.Lines(write(t, "ocsf", records(t))) {
+		validate(t, "ocsf", line)
+		var e struct {
+			Class    int `json:"class_uid"`
+			Activity int `json:"activity_id"`
+			Type     int `json:"type_uid"`
+		}
+		if err := json.Unmarshal(line, &e); err != nil || e.Type != e.Class*100+e.Activity {
+			t.Errorf("type_uid is not of class and activity: %s", line)
+		}
+		n++
+	}
+	if n != 6 {
+		t.Errorf("%d events, want the six that are about requests and queries", n)
+	}
+}
+
+// The messages are read by the code that is generated from OpenTelemetry's own
+// definition, which refuses fields that it does not know.
+func TestOTLPIsReadByItsOwnDefinition(t *testing.T) {
+	recs := records(t)
+	got := 0
+	for line := range bytes.Lines(write(t, "otlp", recs)) {
+		var msg logspb.LogsData // an ExportLogsServiceRequest by another name
+		if err := protojson.Unmarshal(line, &msg); err != nil {
+			t.Fatalf("%v\n%s", err, line)
+		}
+		for _, l := range msg.GetResourceLogs()[0].GetScopeLogs()[0].GetLogRecords() {
+			r := recs[got]
+			if l.GetTimeUnixNano() != uint64(r.Time.UnixNano()) || l.GetEventName() != "sallyport."+string(r.Kind) ||
+				l.GetAttributes()[0].GetValue().GetStringValue() != r.ID {
+				t.Errorf("record %d reads as %v", r.Seq, l)
+			}
+			got++
+		}
+	}
+	if got != len(recs) {
+		t.Errorf("%d log records, want %d", got, len(recs))
+	}
+}
+
+func TestCSVReadsBack(t *testing.T) {
+	recs := records(t)
+	rows, err := csv.NewReader(bytes.NewReader(write(t, "csv", recs))).ReadAll()
+	if err != nil || len(rows) != len(recs)+1 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	for i, r := range recs {
+		row := map[string]string{}
+		for j, name := range rows[0] {
+			row[name] = rows[i+1][j]
+			if v := row[name]; v != "" && strings.ContainsAny(v[:1], "=+-@\t\r") {
+				t.Errorf("a spreadsheet takes %q for a formula", v)
+			}
+		}
+		if row["path"] != r.Path || row["host"] != r.Host || row["error"] != r.Error || row["data"] != string(r.Data) {
+			t.Errorf("record %d reads as %v", r.Seq, row)
+		}
+	}
+}
+
+// cefLine is how ArcSight's guide says that a line is to be read.
+var (
+	cefLine = regexp.MustCompile(`^CEF:0\|((?:[^|\\]|\\.)*)\|((?:[^|\\]|\\.)*)\|((?:[^|\\]|\\.)*)\|((?:[^|\\]|\\.)*)\|((?:[^|\\]|\\.)*)\|(\d+)\|(.*)$`)
+	cefPair = regexp.MustCompile(`(?:^| )([A-Za-z0-9]+)=((?:[^=\\]|\\.)*?)(?:$| [A-Za-z0-9]+=)`)
+)
+
+func TestCEFReadsBack(t *testing.T) {
+	recs := records(t)
+	lines := strings.Split(strings.TrimSuffix(string(write(t, "cef", recs)), "\n"), "\n")
+	if len(lines) != len(recs) {
+		t.Fatalf("%d lines for %d records", len(lines), len(recs))
+	}
+	unquote := strings.NewReplacer(`\\`, `\`, `\=`, `=`, `\n`, "\n", `\r`, "\r")
+	for i, line := range lines {
+		m := cefLine.FindStringSubmatch(line)
+		if m == nil {
+			t.Fatalf("no CEF: %s", line)
+		}
+		got := map[string]string{}
+		for rest := m[7]; rest != ""; {
+			at := cefPair.FindStringSubmatchIndex(rest)
+			if at == nil || at[0] != 0 {
+				t.Fatalf("no pairs: %s", rest)
+			}
+			got[rest[at[2]:at[3]]] = unquote.Replace(rest[at[4]:at[5]])
+			rest = strings.TrimPrefix(rest[at[5]:], " ")
+		}
+		r := recs[i]
+		if got["request"] != r.Path || got["dhost"] != r.Host || got["msg"] != r.Error || got["externalId"] != r.ID || got["cs1"] != r.Run {
+			t.Errorf("record %d reads as %v", r.Seq, got)
+		}
+	}
+}
+
+func TestParquetReadsBack(t *testing.T) {
+	recs := records(t)
+	data := write(t, "parquet", recs)
+	f, err := parquet.OpenFile(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type some struct {
+		Seq  int64    `parquet:"seq"`
+		ID   string   `parquet:"id"`
+		Host string   `parquet:"host"`
+		Path string   `parquet:"path"`
+		Cut  []string `parquet:"cut,list"`
+		Data string   `parquet:"data"`
+	}
+	rows, err := parquet.Read[some](bytes.NewReader(data), int64(len(data)))
+	if err != nil || len(rows) != len(recs) || f.NumRows() != int64(len(recs)) {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	for i, r := range recs {
+		want := some{int64(r.Seq), r.ID, r.Host, r.Path, r.Cut, string(r.Data)}
+		if want.Cut == nil {
+			want.Cut = []string{}
+		}
+		if rows[i].Cut == nil {
+			rows[i].Cut = []string{}
+		}
+		if diff := cmp.Diff(want, rows[i]); diff != "" {
+			t.Errorf("record %d (-want +got):\n%s", r.Seq, diff)
+		}
+	}
+}
+
+// ecsFields are those of the Elastic Common Schema's reference that are used.
+var ecsFields = regexp.MustCompile(`^(@timestamp|ecs\.version|event\.(action|id|sequence|module|dataset|category|type|outcome|kind|reason|duration)` +
+	`|labels\.[a-z_]+|container\.id|rule\.(id|ruleset|reference)|(source|destination)\.(address|port|bytes|domain)` +
+	`|http\.request\.method|http\.response\.status_code|url\.(path|domain)|dns\.question\.(type|name)|dns\.answers\.data|network\.protocol` +
+	`|observer\.(product|ingress\.interface\.name)|error\.message|sallyport\.data\..*)$`)
+
+func TestECSUsesItsFieldsAlone(t *testing.T) {
+	var walk func(prefix string, v any)
+	walk = func(prefix string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for k, e := range v {
+				walk(strings.TrimPrefix(prefix+"."+k, "."), e)
+			}
+		case []any:
+			for _, e := range v {
+				walk(prefix, e)
+			}
+		default:
+			if !ecsFields.MatchString(prefix) {
+				t.Errorf("ECS has no field %s", prefix)
+			}
+		}
+	}
+	for line := range bytes.Lines(write(t, "ecs", records(t))) {
+		var doc any
+		if err := json.Unmarshal(line, &doc); err != nil {
+			t.Fatal(err)
+		}
+		walk("", doc)
+	}
+}

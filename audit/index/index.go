@@ -1,0 +1,208 @@
+// Package index keeps a SQLite copy of a log, for questions that reading the
+// segments would take too long for.
+//
+// The segments are the truth: an index is made from them, follows them as they
+// grow, and can be thrown away at any time. One that is damaged, of another log
+// or of an older version is made anew; a file that is no index is never
+// touched. It trusts no text of the log, and it says nothing about whether the
+// log is complete and unchanged: see audit/verify.
+package index
+
+import (
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"modernc.org/sqlite"
+)
+
+// Index is an open index. It is safe for use by many goroutines but for Update
+// and Close.
+type Index struct {
+	dir  string // of the log
+	path string
+	db   *sql.DB
+}
+
+const (
+	magic       = "SQLite format 3\x00"
+	application = 0x53504158 // in the file's header: SPAX
+	version     = 1          // of the tables; another one is made anew
+)
+
+// ErrForeign is wrapped by Open's error when the file is no index.
+var ErrForeign = errors.New("the file is not an index of a log")
+
+// Open opens the index at path of the log in dir, making it if it is new or of
+// no use any more. It holds what the last Update brought.
+func Open(ctx context.Context, dir, path string) (*Index, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("opening the index: %w", err)
+	}
+	x := &Index{dir: dir, path: path}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("opening the index: %w", err)
+	}
+	if err := ours(path); err != nil {
+		return nil, err
+	}
+	ok := false
+	if err = x.open(ctx); err == nil {
+		ok, err = x.fits(ctx)
+	}
+	if err == nil && !ok || damaged(err) {
+		err = x.anew(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the index %s: %w", path, err), x.Close())
+	}
+	return x, nil
+}
+
+// ours makes an empty file that only its owner reads, or checks that what is
+// there is an index.
+func ours(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("opening the index: %w", err)
+	}
+	defer f.Close()
+	var head [72]byte
+	n, err := io.ReadFull(f, head[:])
+	switch {
+	case n == 0 && errors.Is(err, io.EOF):
+		return nil
+	case err != nil, string(head[:len(magic)]) != magic, binary.BigEndian.Uint32(head[68:]) != application:
+		return fmt.Errorf("%w: %s", ErrForeign, path)
+	}
+	return nil
+}
+
+func (x *Index) open(ctx context.Context) error {
+	db, err := sql.Open("sqlite", dsn(x.path, "rw", "busy_timeout(60000)", "synchronous(NORMAL)", "cache_size(-65536)"))
+	if err != nil {
+		return err
+	}
+	x.db = db
+	return x.db.PingContext(ctx)
+}
+
+func dsn(path, mode string, pragmas ...string) string {
+	q := url.Values{"mode": {mode}, "_pragma": pragmas, "_txlock": {"immediate"}}
+	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
+}
+
+// damaged reports whether an error says that the file is no whole database.
+func damaged(err error) bool {
+	bad, ok := errors.AsType[*sqlite.Error](err)
+	return ok && (bad.Code()&0xff == codeCorrupt || bad.Code()&0xff == codeNotADB)
+}
+
+// SQLite's SQLITE_CORRUPT and SQLITE_NOTADB.
+const (
+	codeCorrupt = 11
+	codeNotADB  = 26
+)
+
+// fits reports whether the file is of this log and version.
+func (x *Index) fits(ctx context.Context) (bool, error) {
+	var v int
+	if err := x.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&v); err != nil || v != version {
+		return false, err
+	}
+	var dir string
+	if err := x.db.QueryRowContext(ctx, "SELECT dir FROM log_dir").Scan(&dir); err != nil {
+		return false, err
+	}
+	return dir == x.dir, nil
+}
+
+// anew throws the index away and begins an empty one.
+func (x *Index) anew(ctx context.Context) error {
+	if err := x.db.Close(); err != nil {
+		return err
+	}
+	for _, suffix := range []string{"", "-journal", "-wal", "-shm"} {
+		if err := os.Remove(x.path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := ours(x.path); err != nil {
+		return err
+	}
+	if err := x.open(ctx); err != nil {
+		return err
+	}
+	tx, err := x.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing to undo once it is committed
+	if _, err := tx.ExecContext(ctx, schema); err != nil {
+		return fmt.Errorf("making the tables: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO log_dir VALUES (?)", x.dir); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// Close closes the file.
+func (x *Index) Close() error {
+	if x.db == nil {
+		return nil
+	}
+	return x.db.Close()
+}
+
+// Path returns the file's.
+func (x *Index) Path() string { return x.path }
+
+// DB returns the database, to ask it. Nobody but Update changes it.
+func (x *Index) DB() *sql.DB { return x.db }
+
+// schema makes the tables. Nothing in records may be NULL: what a record does
+// not say is "" or 0, as in the log.
+var schema = strings.NewReplacer("$columns", declarations()).Replace(`
+PRAGMA application_id = 1397768536;
+PRAGMA user_version = 1;
+CREATE TABLE log_dir (dir TEXT NOT NULL);
+CREATE TABLE segments (
+	first INTEGER PRIMARY KEY, -- number of the first record
+	bytes INTEGER NOT NULL,    -- that were read so far
+	lines INTEGER NOT NULL,
+	bad   INTEGER NOT NULL,    -- lines that are no record
+	head  BLOB NOT NULL,       -- SHA-256 of the first line, and of the last
+	tail  BLOB NOT NULL,
+	size  INTEGER NOT NULL     -- of the last line
+);
+CREATE TABLE records ($columns);
+CREATE INDEX records_time ON records (time);
+CREATE INDEX records_id ON records (id);
+CREATE INDEX records_ref ON records (ref) WHERE ref <> '';
+CREATE INDEX records_run ON records (run) WHERE run <> '';
+CREATE INDEX records_host ON records (host) WHERE host <> '';
+CREATE INDEX records_hash ON records (query_hash) WHERE query_hash <> '';
+CREATE INDEX records_rare ON records (kind) WHERE kind NOT IN ('admit', 'done', 'refuse', 'dns');
+CREATE INDEX records_cut ON records (seq) WHERE cut <> '';
+-- The records of whole hours, counted: hour is hours since 1970.
+CREATE TABLE hours (
+	hour INTEGER, kind TEXT, run TEXT, host TEXT, method TEXT, rule TEXT, credential TEXT, verdict TEXT, reason TEXT,
+	n INTEGER NOT NULL, sent INTEGER NOT NULL, received INTEGER NOT NULL,
+	first INTEGER NOT NULL, last INTEGER NOT NULL, -- times
+	seq INTEGER NOT NULL,                          -- of the first
+	PRIMARY KEY (hour, kind, run, host, method, rule, credential, verdict, reason)
+) WITHOUT ROWID;
+-- log is records with a time that people read.
+CREATE VIEW log AS
+	SELECT strftime('%Y-%m-%dT%H:%M:%fZ', time / 1000000000.0, 'unixepoch') AS at, * FROM records;
+`)

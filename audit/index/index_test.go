@@ -1,0 +1,426 @@
+package index_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+
+	"sallyport/audit"
+	"sallyport/audit/index"
+	"sallyport/audit/query"
+)
+
+var start = time.Date(2027, 1, 31, 12, 0, 0, 0, time.UTC)
+
+// fixture is a log of small segments, and where its index goes.
+type fixture struct {
+	log       *audit.Log
+	dir, path string
+	n         int
+}
+
+func newFixture(t testing.TB) *fixture {
+	t.Helper()
+	base := t.TempDir()
+	f := &fixture{dir: filepath.Join(base, "audit"), path: filepath.Join(base, "cache", "index.db")}
+	var err error
+	f.log, err = audit.Open(audit.Config{
+		Dir: f.dir, KeyFile: filepath.Join(base, "key"), Interval: time.Hour, SegmentSize: 4000,
+		Now: func() time.Time { return start },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.log.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// add appends n records, seven minutes apart.
+func (f *fixture) add(t testing.TB, n int) {
+	t.Helper()
+	for range n {
+		i := f.n
+		f.n++
+		r := audit.Record{
+			Kind: audit.Done, Time: start.Add(time.Duration(i) * 7 * time.Minute), ID: fmt.Sprintf("id%d", i),
+			Ref: "ref", Run: fmt.Sprintf("run%d", i%3), Cell: "c", Policy: "sha256:ab", Verdict: "inspect",
+			Reason: "allowed", Rule: "r", Where: "p:1", Scope: "policy", Credential: "key", Listener: "transparent",
+			Client: "10.0.0.1:1", Question: "fetch", Proto: "h1", Host: fmt.Sprintf("h%d.example", i%5), Port: 443,
+			Method: "GET", Path: "/\x1b<", Query: "hmac:00", QType: "A", Answer: "x", Addr: "203.0.113.1:443",
+			Status: 200, Sent: int64(i), Received: 2, Micros: 3, Error: strings.Repeat("e", 1030*(i%2)),
+			Data: json.RawMessage(`{"a":1}`),
+		}
+		if err := f.log.Append(t.Context(), &r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (f *fixture) open(t testing.TB) (*index.Index, index.Result) {
+	t.Helper()
+	x, err := index.Open(t.Context(), f.dir, f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { x.Close() })
+	res, err := x.Update(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x, res
+}
+
+// same checks that the index tells what the segments do.
+func (f *fixture) same(t *testing.T, x *index.Index) {
+	t.Helper()
+	var want, got []audit.Record
+	for r, err := range query.Records(f.dir, query.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, r)
+	}
+	for r, err := range x.Records(t.Context(), "ORDER BY r.seq") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, r)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("segments and index (-segments +index):\n%s", diff)
+	}
+}
+
+func TestUpdateFollowsTheLog(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 10)
+	x, res := f.open(t)
+	if want := (index.Result{Added: 11}); res != want {
+		t.Errorf("Update = %+v, want %+v", res, want)
+	}
+	f.same(t, x)
+	f.add(t, 75)
+	var last index.Progress
+	res, err := x.Update(t.Context(), func(p index.Progress) { last = p })
+	if want := (index.Result{Added: 75}); err != nil || res != want {
+		t.Errorf("second Update = %+v, %v, want %+v", res, err, want)
+	}
+	if last.Records != 75 || last.Done != last.Total || last.Total == 0 {
+		t.Errorf("last progress = %+v, want 75 records and all of the octets", last)
+	}
+	f.same(t, x)
+	if again, res := f.open(t); res.Added != 0 || res.Anew {
+		t.Errorf("Update of an index that is up to date = %+v", res)
+	} else {
+		f.same(t, again)
+	}
+}
+
+func TestUpdateReadsPackedSegments(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 40)
+	x, _ := f.open(t)
+	segs, err := query.Segments(f.dir)
+	if err != nil || len(segs) < 3 {
+		t.Fatalf("%d segments, %v", len(segs), err)
+	}
+	plain, err := os.ReadFile(segs[0].Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(segs[0].Path+".zst", z.EncodeAll(plain, nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(segs[0].Path); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := x.Update(t.Context(), nil); err != nil || res.Anew {
+		t.Errorf("Update after packing = %+v, %v", res, err)
+	}
+	f.same(t, x)
+	f.path += "2"
+	fresh, res := f.open(t)
+	if res.Added != 41 {
+		t.Errorf("added %d records of packed and plain segments, want 41", res.Added)
+	}
+	f.same(t, fresh)
+}
+
+func TestUnfinishedLineWaits(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 2)
+	segs, err := query.Segments(f.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(segs[0].Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := t.TempDir()
+	file := filepath.Join(copied, "000000000000.jsonl")
+	if err := os.WriteFile(file, text[:len(text)-10], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.dir = copied
+	x, res := f.open(t)
+	if res.Added != 2 || res.Bad != 0 {
+		t.Errorf("Update = %+v, want the two whole lines", res)
+	}
+	if err := os.WriteFile(file, append(bytes.Clone(text), "no record\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if res, err = x.Update(t.Context(), nil); err != nil || res.Added != 1 || res.Bad != 1 {
+		t.Errorf("Update = %+v, %v, want the third line, and a bad one", res, err)
+	}
+}
+
+func TestChangedLogIsReadAnew(t *testing.T) {
+	for _, change := range []string{"first line", "last line", "segment gone", "shorter"} {
+		t.Run(change, func(t *testing.T) {
+			f := newFixture(t)
+			f.add(t, 40)
+			x, _ := f.open(t)
+			segs, err := query.Segments(f.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := segs[len(segs)-1].Path
+			text, err := os.ReadFile(last)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if change == "first line" || change == "segment gone" {
+				last = segs[0].Path
+				if text, err = os.ReadFile(last); err != nil {
+					t.Fatal(err)
+				}
+			}
+			switch change {
+			case "first line":
+				text = bytes.Replace(text, []byte("log.open"), []byte("log.odds"), 1)
+			case "last line":
+				text[len(text)-5] ^= 1
+			case "shorter":
+				text = text[:bytes.LastIndexByte(text[:len(text)-1], '\n')+1]
+			}
+			if change == "segment gone" {
+				err = os.Remove(last)
+			} else {
+				err = os.WriteFile(last, text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := x.Update(t.Context(), nil)
+			if err != nil || !res.Anew {
+				t.Errorf("Update = %+v, %v, want anew", res, err)
+			}
+		})
+	}
+}
+
+func TestDamagedIndexIsMadeAnew(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 40)
+	x, _ := f.open(t)
+	if err := x.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 100; i < len(data); i++ {
+		data[i] ^= 0x5a
+	}
+	if err := os.WriteFile(f.path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x, res := f.open(t)
+	if res.Added != 41 {
+		t.Errorf("Update = %+v, want all 41 records", res)
+	}
+	f.same(t, x)
+}
+
+func TestIndexOfAnotherLogIsMadeAnew(t *testing.T) {
+	f, g := newFixture(t), newFixture(t)
+	f.add(t, 5)
+	g.add(t, 9)
+	f.open(t)
+	g.path = f.path
+	x, _ := g.open(t)
+	g.same(t, x)
+}
+
+func TestForeignFileIsLeftAlone(t *testing.T) {
+	f := newFixture(t)
+	for _, text := range []string{"x", strings.Repeat("valuable ", 100), "SQLite format 3\x00" + strings.Repeat("\x00", 100)} {
+		path := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := index.Open(t.Context(), f.dir, path); !errors.Is(err, index.ErrForeign) {
+			t.Errorf("Open = %v, want ErrForeign", err)
+		}
+		if have, err := os.ReadFile(path); err != nil || string(have) != text {
+			t.Errorf("the file was changed to %q, %v", have, err)
+		}
+	}
+}
+
+func TestIndexIsPrivate(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 1)
+	f.open(t)
+	for path, want := range map[string]os.FileMode{f.path: 0o600, filepath.Dir(f.path): 0o700} {
+		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, %v, want %v", path, st.Mode().Perm(), err, want)
+		}
+	}
+}
+
+// Whatever the edges, hours and records together count each record once.
+func TestFactsCountEachRecordOnce(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 60)
+	x, _ := f.open(t)
+	step := 11 * time.Minute
+	for from := time.Duration(0); from < 5*time.Hour; from += step {
+		for until := from; until < 8*time.Hour; until += 3 * step {
+			lo, hi := start.Add(from).UnixNano(), start.Add(until).UnixNano()
+			want := [2]int64{}
+			for i := range 60 {
+				if at := start.Add(time.Duration(i) * 7 * time.Minute).UnixNano(); at >= lo && at < hi {
+					want[0]++
+					want[1] += int64(i)
+				}
+			}
+			expr, args := index.Facts(lo, hi)
+			var got [2]int64
+			err := x.DB().QueryRowContext(t.Context(),
+				"SELECT ifnull(sum(n), 0), ifnull(sum(sent), 0) FROM "+expr+" WHERE kind = 'done'", args...).Scan(&got[0], &got[1])
+			if err != nil || got != want {
+				t.Fatalf("from %v until %v: records and octets %v, %v, want %v", from, until, got, err, want)
+			}
+		}
+	}
+}
+
+func TestSQLReads(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 3)
+	x, _ := f.open(t)
+	var got []string
+	for row, err := range x.SQL(t.Context(), "SELECT at, id FROM log WHERE kind = 'done' ORDER BY seq") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprint(row...))
+	}
+	want := []string{"at id", "2027-01-31T12:00:00.000Z id0", "2027-01-31T12:07:00.000Z id1", "2027-01-31T12:14:00.000Z id2"}
+	for i := range want {
+		want[i] = strings.Replace(want[i], " ", "", 1)
+	}
+	for i := range got {
+		got[i] = strings.Replace(got[i], " ", "", 1)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("SQL (-want +got):\n%s", diff)
+	}
+}
+
+func TestSQLChangesNothingAndReadsNothingElse(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 3)
+	x, _ := f.open(t)
+	other := filepath.Join(t.TempDir(), "other")
+	for _, q := range []string{
+		"DELETE FROM records", "INSERT INTO log_dir VALUES ('x')", "DROP TABLE records", "CREATE TABLE t (x)",
+		"CREATE TEMP TABLE t (x)", "PRAGMA query_only = 0; DELETE FROM records", "PRAGMA user_version = 7",
+		"SELECT 1; DELETE FROM records", "VACUUM INTO '" + other + "'", "ATTACH '" + other + "' AS o",
+		"ATTACH '" + f.path + "' AS o", "SELECT load_extension('x')", "SELECT readfile('/etc/passwd')", "nonsense",
+	} {
+		var failed error
+		for _, err := range x.SQL(t.Context(), q) {
+			failed = errors.Join(failed, err)
+		}
+		if failed == nil && !strings.HasPrefix(q, "PRAGMA user_version") {
+			t.Errorf("%s: no error", q)
+		}
+	}
+	if _, err := os.Stat(other); err == nil {
+		t.Error("a file was written")
+	}
+	if _, res := f.open(t); res.Anew || res.Added != 0 {
+		t.Errorf("the index was changed: %+v", res)
+	}
+	f.same(t, x)
+}
+
+func TestStoppedUpdateGoesOn(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 40)
+	x, err := index.Open(t.Context(), f.dir, f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	_, err = x.Update(ctx, func(index.Progress) { stop() }) // after the first segment
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped Update = %v, want context.Canceled", err)
+	}
+	res, err := x.Update(t.Context(), nil)
+	if err != nil || res.Anew || res.Added == 0 || res.Added == 41 {
+		t.Errorf("Update = %+v, %v, want the rest", res, err)
+	}
+	f.same(t, x)
+}
+
+func BenchmarkUpdate(b *testing.B) {
+	f := newFixture(b)
+	f.add(b, 1)
+	line, err := os.ReadFile(filepath.Join(f.dir, "000000000000.jsonl"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	line = line[bytes.IndexByte(line, '\n')+1:]
+	const n = 100_000
+	var text []byte
+	for i := range n {
+		one := bytes.Replace(line, []byte(`"seq":1,`), fmt.Appendf(nil, `"seq":%d,`, i), 1)
+		one = bytes.Replace(one, []byte(`"id":"id0"`), fmt.Appendf(nil, `"id":"01JJX00000000%013d"`, i), 1)
+		text = append(text, bytes.Replace(one, []byte(`h0.example`), fmt.Appendf(nil, `h%d.example`, i%500), 1)...)
+	}
+	f.dir = b.TempDir()
+	if err := os.WriteFile(filepath.Join(f.dir, "000000000000.jsonl"), text, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		os.Remove(f.path)
+		if _, res := f.open(b); res.Added != n {
+			b.Fatal(res)
+		}
+	}
+	b.ReportMetric(float64(n*b.N)/b.Elapsed().Seconds(), "records/s")
+}

@@ -1,0 +1,162 @@
+package query
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"sallyport/audit"
+)
+
+// Segment is one file of a log.
+type Segment struct {
+	First  int64 // the number of its first record
+	Path   string
+	Packed bool  // compressed with zstd
+	Size   int64 // of the file
+}
+
+const (
+	suffixPlain  = ".jsonl"
+	suffixPacked = ".jsonl.zst"
+)
+
+// Segments returns the segments of the log in dir, in their order. Of one that
+// is there both packed and plain it returns the plain one.
+func Segments(dir string) ([]Segment, error) {
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("reading the log: %w", err)
+	}
+	var out []Segment
+	for _, n := range names {
+		if s, ok := segmentOf(dir, n); ok {
+			out = append(out, s)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("reading the log: %s holds no segment: %w", dir, fs.ErrNotExist)
+	}
+	slices.SortFunc(out, func(a, b Segment) int {
+		return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(len(a.Path), len(b.Path)))
+	})
+	return slices.CompactFunc(out, func(a, b Segment) bool { return a.First == b.First }), nil
+}
+
+func segmentOf(dir string, n fs.DirEntry) (Segment, bool) {
+	digits, packed := strings.CutSuffix(n.Name(), suffixPacked)
+	if !packed {
+		var plain bool
+		if digits, plain = strings.CutSuffix(n.Name(), suffixPlain); !plain {
+			return Segment{}, false
+		}
+	}
+	first, err := strconv.ParseUint(digits, 10, 63)
+	if err != nil || !n.Type().IsRegular() {
+		return Segment{}, false
+	}
+	st, err := n.Info()
+	if err != nil {
+		return Segment{}, false // it has gone meanwhile
+	}
+	return Segment{int64(first), filepath.Join(dir, n.Name()), packed, st.Size()}, true
+}
+
+// Open returns the lines of s. A segment that was packed since it was listed is
+// found all the same.
+func (s Segment) Open() (io.ReadCloser, error) {
+	f, err := os.Open(s.Path)
+	if errors.Is(err, fs.ErrNotExist) && !s.Packed {
+		s.Packed = true
+		f, err = os.Open(s.Path + ".zst")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the log: %w", err)
+	}
+	if !s.Packed {
+		return f, nil
+	}
+	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("reading %s: %w", s.Path, err), f.Close())
+	}
+	return &packed{z, f}, nil
+}
+
+// maxWindow bounds what a packed segment makes its reader keep.
+const maxWindow = 16 << 20
+
+type packed struct {
+	*zstd.Decoder
+	f *os.File
+}
+
+// Close implements [io.Closer].
+func (p *packed) Close() error {
+	p.Decoder.Close()
+	return p.f.Close()
+}
+
+// clockMargin is how far the clock may have been set back while the log was
+// written.
+const clockMargin = 24 * time.Hour
+
+// segments returns the segments without those that were finished well before
+// since.
+func segments(dir string, since time.Time) ([]Segment, error) {
+	out, err := Segments(dir)
+	if err != nil || since.IsZero() {
+		return out, err
+	}
+	for i := len(out) - 1; i > 0; i-- {
+		if at := began(out[i]); !at.IsZero() && at.Add(clockMargin).Before(since) {
+			return out[i:], nil
+		}
+	}
+	return out, nil
+}
+
+// nextSegment returns the segment after the one that begins with first, the
+// last one if first is negative, or nil if there is none.
+func nextSegment(dir string, first int64) (*Segment, error) {
+	segs, err := Segments(dir)
+	if err != nil {
+		return nil, err
+	}
+	if first < 0 {
+		return &segs[len(segs)-1], nil
+	}
+	for i := range segs {
+		if segs[i].First > first {
+			return &segs[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// began returns the time of a segment's first record, zero if it has none.
+func began(s Segment) time.Time {
+	f, err := s.Open()
+	if err != nil {
+		return time.Time{} // whoever reads it will tell
+	}
+	defer f.Close()
+	line, err := bufio.NewReader(io.LimitReader(f, audit.MaxLine+1)).ReadBytes('\n')
+	var r struct{ Time time.Time }
+	if err != nil || json.Unmarshal(line, &r) != nil {
+		return time.Time{}
+	}
+	return r.Time
+}

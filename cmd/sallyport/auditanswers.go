@@ -1,0 +1,441 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/audit"
+	"sallyport/audit/answer"
+	"sallyport/audit/index"
+	"sallyport/audit/query"
+)
+
+func newAuditShow() *cobra.Command {
+	return answerCommand(&cobra.Command{
+		Use:   "show ID",
+		Short: "Tell all that belongs to one record: its outcome, its run, its policy",
+		Long: `Show tells all that belongs to one record. ID is the id that a sandbox is told of when it is
+refused (Sallyport-Request), or any other of the log; its beginning is enough if it is unique.`,
+		Example: "  sallyport audit show 01JJX0000000000000000000F0\n  sallyport audit show 01JJX -o json",
+		Args:    exactArgs(1),
+	}, func(c *cobra.Command, args []string, x *index.Index) (*answer.Story, error) {
+		return answer.Show(c.Context(), x, args[0])
+	}, printStory)
+}
+
+func printStory(w io.Writer, s *answer.Story) error {
+	rows := [][2]string{
+		{"record", fmt.Sprintf("%s (number %d)", s.ID, s.Seq)},
+		{"time", stamp(s.Time)},
+		{"what", strings.TrimSpace(fmt.Sprintf("%s %s %s", s.Kind, s.Verdict, s.Reason))},
+		{"about", query.What(&s.Step.Record)},
+		{"rule", join(" at ", s.Rule, s.Where)},
+		{"credential", s.Credential},
+		{"query", s.Query},
+		{"from", join(" in cell ", s.Client, s.Cell)},
+		{"error", s.Error},
+	}
+	if s.Done != nil {
+		rows = append(rows, [2]string{"outcome", query.Outcome(s.Done)},
+			[2]string{"", join(" ", "record "+s.Done.ID, join("to ", "", s.Done.Addr))})
+	} else if s.Kind == audit.Admit {
+		rows = append(rows, [2]string{"outcome", "not recorded: still going on, or cut off by a crash"})
+	}
+	for i := range s.Others {
+		rows = append(rows, [2]string{"also", fmt.Sprintf("%s %s", s.Others[i].ID, query.What(&s.Others[i]))})
+	}
+	if s.Lookup != nil {
+		rows = append(rows, [2]string{"look-up", fmt.Sprintf("%s (record %s)", query.What(s.Lookup), s.Lookup.ID)})
+	}
+	if s.Step.Record.Run != "" {
+		began := ""
+		if s.Run != nil {
+			began = "began " + stamp(s.Run.Time)
+		}
+		rows = append(rows, [2]string{"run", join(", ", s.Step.Record.Run, began)})
+	}
+	if s.Step.Record.Policy != "" {
+		since := ""
+		if s.Policy != nil {
+			since = "in force since " + stamp(s.Policy.Time)
+		}
+		rows = append(rows, [2]string{"policy", s.Step.Record.Policy}, [2]string{"", since})
+	}
+	return printFields(w, rows)
+}
+
+// printFields writes names and values; those without a value are left out.
+func printFields(w io.Writer, rows [][2]string) error {
+	var b strings.Builder
+	for _, r := range rows {
+		if r[1] != "" {
+			fmt.Fprintf(&b, "%-11s %s\n", r[0], query.Printable(r[1]))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000") }
+
+// join puts between two texts what belongs there if both are given.
+func join(between, a, b string) string {
+	switch {
+	case b == "":
+		return a
+	case a == "":
+		return strings.TrimLeft(between, ", ") + b
+	}
+	return a + between + b
+}
+
+func newAuditTimeline() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "timeline RUN",
+		Short: "Tell what a run did, from its start to its end",
+		Long: `Timeline tells what a run did, in order, each request with its outcome. The first column is
+the time since the run began. The beginning of a run's id is enough if it is unique.`,
+		Example: "  sallyport audit timeline 01JJX0000000000000000000R1\n  sallyport audit timeline 01JJX -o json",
+		Args:    exactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			return withIndex(c, func(x *index.Index) error { return timeline(c, x, args[0], asJSON) })
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+func timeline(c *cobra.Command, x *index.Index, asked string, asJSON bool) error {
+	run, steps, err := answer.Timeline(c.Context(), x, asked)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(c.OutOrStdout())
+	var began time.Time
+	for s, err := range steps {
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			if err := printSafe(w, s); err != nil {
+				return err
+			}
+			continue
+		}
+		if began.IsZero() {
+			began = s.Time
+			fmt.Fprintf(w, "run %s, from %s\n", query.Printable(run), stamp(began))
+		}
+		what := query.What(&s.Record)
+		if s.Done != nil {
+			what += " => " + query.Outcome(s.Done)
+		}
+		fmt.Fprintf(w, "%10.3f %s\n", s.Time.Sub(began).Seconds(),
+			query.Fit(query.Printable(join(" ", string(s.Kind), join(" ", denial(&s.Record), what))), 89))
+	}
+	return w.Flush()
+}
+
+func denial(r *audit.Record) string {
+	if query.Denied(r) {
+		return "DENIED " + r.Reason
+	}
+	return ""
+}
+
+func newAuditTop() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Count requests by host, rule, run or credential, the most first",
+		Long: `Top counts what the log tells, the most first. --by takes host, rule, run, credential, reason,
+bytes (hosts by octets in both directions), sent (hosts by octets sent) or denied (hosts by
+refusals). Denied are refused requests and names, and what failed after it was admitted.`,
+		Example: `  sallyport audit top
+  sallyport audit top --by sent --since 7d
+  sallyport audit top --by run -n 50 -o json`,
+		Args: exactArgs(0),
+	}
+	type result struct {
+		By   string         `json:"by"`
+		Of   int            `json:"of"` // how many there are
+		List []answer.Total `json:"list"`
+	}
+	addSpan(c, "")
+	c.Flags().String("by", "host", strings.Join(answer.Orders(), ", "))
+	c.Flags().IntP("number", "n", 20, "how many")
+	return answerCommand(c, func(c *cobra.Command, _ []string, x *index.Index) (result, error) {
+		by, _ := c.Flags().GetString("by")
+		n, _ := c.Flags().GetInt("number")
+		span, err := spanOf(c)
+		if err != nil {
+			return result{}, err
+		}
+		list, of, err := answer.Top(c.Context(), x, span, by, n)
+		if errors.Is(err, answer.ErrOrder) {
+			err = usage(hint(err, "sallyport audit top --by host"))
+		}
+		return result{by, of, append([]answer.Total{}, list...)}, err
+	}, func(w io.Writer, r result) error {
+		rows := [][]string{{strings.ToUpper(r.By), "REQUESTS", "DENIED", "LOOK-UPS", "SENT", "RECEIVED", "LAST"}}
+		for _, t := range r.List {
+			rows = append(rows, []string{
+				query.Fit(query.Printable(t.Key), 40), number(t.Requests), number(t.Denied), number(t.Lookups),
+				query.Size(t.Sent), query.Size(t.Received), t.Last.Format("01-02 15:04"),
+			})
+		}
+		if err := printTable(w, rows); err != nil {
+			return err
+		}
+		if more := r.Of - len(r.List); more > 0 {
+			fmt.Fprintf(w, "and %d more: -n %d\n", more, r.Of)
+		}
+		return nil
+	})
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+func newAuditNew() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "new",
+		Short: "List hosts and methods that were not seen before",
+		Long: `New lists the hosts that were asked for since a time and never in the baseline before it, and
+methods that are new at a host which is known. The baseline is all of the log before that
+time, or with --baseline as much of it.`,
+		Example: "  sallyport audit new --since 24h\n  sallyport audit new --since 2h --baseline 30d -o json",
+		Args:    exactArgs(0),
+	}
+	addSpan(c, "24h")
+	c.Flags().String("baseline", "", "how far back before --since to compare with; default: all")
+	return answerCommand(c, func(c *cobra.Command, _ []string, x *index.Index) ([]answer.First, error) {
+		span, err := spanOf(c)
+		if err != nil {
+			return nil, err
+		}
+		base, err := baselineOf(c, span)
+		if err != nil {
+			return nil, err
+		}
+		list, err := answer.New(c.Context(), x, span, base)
+		return append([]answer.First{}, list...), err
+	}, func(w io.Writer, list []answer.First) error {
+		rows := [][]string{{"FIRST", "NEW", "HOST", "VERDICT", "COUNT", "ID"}}
+		for _, f := range list {
+			what := "host"
+			if f.Method != "" {
+				what = f.Method
+			}
+			rows = append(rows, []string{
+				f.Time.Format("01-02 15:04:05"), query.Printable(what), query.Fit(query.Printable(f.Host), 34),
+				query.Printable(f.Verdict), number(f.Count), query.Printable(f.ID),
+			})
+		}
+		return printTable(w, rows)
+	})
+}
+
+func newAuditDiff() *cobra.Command {
+	return answerCommand(&cobra.Command{
+		Use:   "diff RUN1 RUN2",
+		Short: "Compare two runs: what they were, and what each asked for",
+		Long: `Diff compares what two runs were (image, policy, limits, result) and what each asked for how
+often. A line that begins with - is of the first run alone, with + of the second alone, with ~
+of both, not equally often. The beginning of a run's id is enough if it is unique.`,
+		Example: "  sallyport audit diff 01JJX0000000000000000000R1 01JJY0000000000000000000R2\n  sallyport audit diff 01JJX 01JJY -o json",
+		Args:    exactArgs(2),
+	}, func(c *cobra.Command, args []string, x *index.Index) (*answer.Comparison, error) {
+		return answer.Diff(c.Context(), x, args[0], args[1])
+	}, printComparison)
+}
+
+func printComparison(w io.Writer, d *answer.Comparison) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "- %s\n+ %s\n", query.Printable(d.A), query.Printable(d.B))
+	for _, s := range d.Settings {
+		fmt.Fprintf(&b, "%s:\n  - %s\n  + %s\n", query.Printable(s.Name), query.Fit(query.Printable(or(s.A, "(none)")), 96),
+			query.Fit(query.Printable(or(s.B, "(none)")), 96))
+	}
+	for _, p := range d.Places {
+		r := audit.Record{Kind: p.Kind, Host: p.Host, Port: p.Port, Method: p.Method, Path: p.Path, QType: p.QType, Credential: p.Credential}
+		sign, times := "~", ""
+		switch {
+		case p.A == nil:
+			sign, times = "+", fmt.Sprintf("%dx %s", p.B.Count, p.B.ID)
+		case p.B == nil:
+			sign, times = "-", fmt.Sprintf("%dx %s", p.A.Count, p.A.ID)
+		default:
+			times = fmt.Sprintf("%dx, then %dx", p.A.Count, p.B.Count)
+		}
+		line := fmt.Sprintf("%s %s %s %s", sign, p.Kind, or(p.Reason, "-"), query.What(&r))
+		fmt.Fprintf(&b, "%s (%s)\n", query.Fit(query.Printable(line), 66), query.Printable(times))
+	}
+	fmt.Fprintf(&b, "%d places differ, %d do not\n", len(d.Places), d.Same)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func newAuditAnomalies() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "anomalies",
+		Short: "Point at what is odd, with the reason and the records",
+		Long: `Anomalies points at what a reviewer may want to look at, against the time before: domains
+that were never asked for, uploads larger than ever, names and paths that look random, bursts
+of refusals, requests as regular as a clock, leaked placeholders, clients that reject the
+gateway's certificate, packets that went for another way out, gaps. Each is a hint, not a verdict.`,
+		Example: "  sallyport audit anomalies\n  sallyport audit anomalies --since 7d --baseline 90d -o json",
+		Args:    exactArgs(0),
+	}
+	addSpan(c, "24h")
+	c.Flags().String("baseline", "30d", "how far back before --since to compare with")
+	return answerCommand(c, func(c *cobra.Command, _ []string, x *index.Index) ([]answer.Anomaly, error) {
+		span, err := spanOf(c)
+		if err != nil {
+			return nil, err
+		}
+		base, err := baselineOf(c, span)
+		if err != nil {
+			return nil, err
+		}
+		list, err := answer.Anomalies(c.Context(), x, span, base)
+		return append([]answer.Anomaly{}, list...), err
+	}, func(w io.Writer, list []answer.Anomaly) error {
+		var b strings.Builder
+		for _, a := range list {
+			fmt.Fprintf(&b, "%s  %s\n", a.First.Format("2006-01-02 15:04:05"), a.Kind)
+			for _, line := range wrap(query.Printable(a.Why), 96) {
+				fmt.Fprintf(&b, "    %s\n", line)
+			}
+			for _, line := range wrap("ids: "+query.Printable(strings.Join(a.IDs, " ")), 96) {
+				fmt.Fprintf(&b, "    %s\n", line)
+			}
+		}
+		fmt.Fprintf(&b, "%d anomalies\n", len(list))
+		_, err := io.WriteString(w, b.String())
+		return err
+	})
+}
+
+// wrap breaks text at blanks.
+func wrap(text string, limit int) []string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && len(line)+1+len(word) > limit {
+			lines, line = append(lines, line), ""
+		}
+		line = join(" ", line, word)
+	}
+	return append(lines, line)
+}
+
+func newAuditHash() *cobra.Command {
+	var key string
+	c := &cobra.Command{
+		Use:   "hash VALUE",
+		Short: "Find the records in which a value stands as a keyed hash",
+		Long: `Hash makes the keyed hash of a value and prints the records that hold it: a query string, or a
+value that was too long for its field. It needs the key of the hash, which is beside the key
+that signs the log. A VALUE of - is read from the standard input, so that no other process sees it.`,
+		Example: "  sallyport audit hash 'token=abc&page=2'\n  sallyport audit hash --key ./audit-key/key - < value",
+		Args:    exactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			dir, inst, err := auditDirOf(c)
+			if err != nil {
+				return err
+			}
+			if key == "" {
+				key = inst.auditKey()
+			}
+			h, err := audit.LoadHasher(key)
+			if err != nil {
+				return usage(hint(err, "sallyport audit hash --key FILE VALUE, where FILE.hmac is the key of the hash"))
+			}
+			value := args[0]
+			if value == "-" {
+				if value, err = readValue(c.InOrStdin()); err != nil {
+					return err
+				}
+			}
+			sum := h.Hash(value)
+			fmt.Fprintf(c.ErrOrStderr(), "sallyport: looking for %s\n", sum)
+			_, err = indexed(c, dir, func(x *index.Index) error {
+				return printRecords(c, answer.Holding(c.Context(), x, sum))
+			})
+			return err
+		},
+	}
+	c.Flags().StringVar(&key, "key", "", "the log's key file; default: the instance's")
+	addOutput(c)
+	return c
+}
+
+// readValue reads a value without the newline that ends it.
+func readValue(r io.Reader) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxConfig+1))
+	if err != nil {
+		return "", fmt.Errorf("reading the value: %w", err)
+	}
+	if len(text) > maxConfig {
+		return "", usage(errors.New("the value is longer than 1 MiB"))
+	}
+	return strings.TrimSuffix(string(text), "\n"), nil
+}
+
+// printSQL answers a question of the asker's own.
+func printSQL(c *cobra.Command, question string) error {
+	asJSON, err := outputJSON(c)
+	if err != nil {
+		return err
+	}
+	return withIndex(c, func(x *index.Index) error {
+		w := bufio.NewWriter(c.OutOrStdout())
+		var heads []string
+		for row, err := range x.SQL(c.Context(), question) {
+			if err != nil {
+				return usage(hint(err, "the tables are records, log (records with a readable time) and hours"))
+			}
+			cells := make([]string, len(row))
+			object := map[string]any{}
+			for i, v := range row {
+				if text, ok := v.([]byte); ok {
+					v = string(text)
+				}
+				cells[i] = query.Printable(fmt.Sprint(v))
+				if heads != nil {
+					object[heads[i]] = v
+				}
+			}
+			switch {
+			case asJSON && heads != nil:
+				err = query.Object(w, object)
+			case !asJSON:
+				_, err = fmt.Fprintln(w, strings.Join(cells, "\t"))
+			}
+			if err != nil {
+				return err
+			}
+			if heads == nil {
+				heads = cells
+			}
+		}
+		return w.Flush()
+	})
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/audit/export"
+	"sallyport/audit/query"
+)
+
+func newAuditExport() *cobra.Command {
+	var format, file, bundle, key, policies string
+	c := &cobra.Command{
+		Use:   "export [FILTER...]",
+		Short: "Convert records for other programs, or bundle them with their proofs",
+		Long: `Export writes the records that match in another form: jsonl, csv, har (HTTP Archive 1.2), ocsf
+(1.3: HTTP 4002 and DNS 4003 activity), ecs (Elastic Common Schema), cef, otlp (OTLP/HTTP JSON,
+a request a line) or parquet. These are views, and prove nothing. With --bundle it writes a ZIP
+archive instead that can be checked without the log: records, proofs, policies, checkpoints, the
+public key, and a README that says how.
+
+` + filterHelp,
+		Example: `  sallyport audit export --format csv --run 01J... > run.csv
+  sallyport audit export --format parquet --file log.parquet since=30d
+  sallyport audit export --bundle case.zip --run 01J...
+  sallyport audit verify --key ./audit.pub --bundle case.zip`,
+		RunE: func(c *cobra.Command, args []string) error {
+			dir, inst, err := auditDirOf(c)
+			if err != nil {
+				return err
+			}
+			f, err := filterOf(c, args)
+			if err != nil {
+				return err
+			}
+			if bundle == "" {
+				return exportTo(c, file, format, dir, f)
+			}
+			text, err := readKey(c, key)
+			if err != nil {
+				return err
+			}
+			if policies == "" {
+				policies = inst.state("policies")
+			}
+			return exportBundle(c, bundle, export.BundleConfig{Dir: dir, Key: text, Policies: policies, Filter: f, Now: time.Now()})
+		},
+	}
+	c.Flags().StringVar(&format, "format", "jsonl", strings.Join(export.Formats(), ", "))
+	c.Flags().StringVar(&file, "file", "", "write to this new file, not to the standard output")
+	c.Flags().StringVar(&bundle, "bundle", "", "write a bundle to this new file")
+	c.Flags().StringVar(&key, "key", "", "with --bundle: file with the public key; default: the instance's")
+	c.Flags().StringVar(&policies, "policies", "", "with --bundle: directory of policies by digest; default: the instance's")
+	addFilter(c)
+	return c
+}
+
+// create makes a new file for records: they are private.
+func create(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, usage(hint(fmt.Errorf("exporting: %w", err), "name a file that is not there yet"))
+	}
+	return f, nil
+}
+
+func exportTo(c *cobra.Command, file, format, dir string, f query.Filter) error {
+	if _, err := outputJSON(c); err != nil {
+		return err
+	}
+	w := c.OutOrStdout()
+	var out *os.File
+	if file != "" {
+		var err error
+		if out, err = create(file); err != nil {
+			return err
+		}
+		w = out
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "" // the format's default
+	}
+	n, err := export.Write(w, format, query.Records(dir, f), export.Config{Version: version(), Host: host})
+	if errors.Is(err, export.ErrFormat) {
+		err = usage(hint(err, "the formats are: %s", strings.Join(export.Formats(), " ")))
+	}
+	if out != nil {
+		if err = errors.Join(err, out.Close()); err != nil && n == 0 {
+			err = errors.Join(err, os.Remove(file))
+		}
+	}
+	if err == nil {
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d records read\n", n)
+	}
+	return err
+}
+
+func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error {
+	asJSON, err := outputJSON(c)
+	if err != nil {
+		return err
+	}
+	f, err := create(path)
+	if err != nil {
+		return err
+	}
+	r, err := export.Bundle(f, cfg)
+	if err = errors.Join(err, f.Close()); err != nil {
+		if errors.Is(err, export.ErrTooMany) {
+			err = usage(hint(err, "narrow it down: --run RUN, since= until="))
+		}
+		return errors.Join(err, os.Remove(path))
+	}
+	if asJSON {
+		return printJSON(c.OutOrStdout(), r)
+	}
+	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %d records with their proofs, %d policies\n", path, r.Records, r.Policies)
+	for _, d := range r.Absent {
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: policy %s was not found: --policies DIR\n", query.Printable(d))
+	}
+	return nil
+}
+
+// verifyBundle checks what export --bundle wrote.
+func verifyBundle(c *cobra.Command, path, keyFile string) error {
+	asJSON, err := outputJSON(c)
+	if err != nil {
+		return err
+	}
+	key, err := readKey(c, keyFile)
+	if err != nil {
+		return err
+	}
+	r, err := export.CheckBundle(path, key)
+	if asJSON {
+		out := struct {
+			OK      bool   `json:"ok"`
+			Problem string `json:"problem,omitempty"`
+			export.BundleReport
+		}{OK: err == nil, BundleReport: r}
+		if err != nil {
+			out.Problem = err.Error()
+		}
+		if printErr := printSafe(c.OutOrStdout(), out); printErr != nil || err == nil {
+			return printErr
+		}
+		return &exitError{code: exitFailed}
+	}
+	if err != nil {
+		return hint(fmt.Errorf("the bundle is not good: %w", err), "ask for it again, and compare the keys")
+	}
+	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %d records of the log that was signed with this key, %d policies\n", r.Records, r.Policies)
+	return nil
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/audit"
+	"sallyport/audit/answer"
+	"sallyport/audit/index"
+	"sallyport/audit/query"
+)
+
+// indexPath returns where the index of a log is kept: in the cache of whoever
+// asks, since the log's own directory is not to be written to.
+func indexPath(c *cobra.Command, dir string) (string, error) {
+	if path, _ := c.Flags().GetString("index"); path != "" {
+		return path, nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", usage(hint(fmt.Errorf("nowhere to keep an index: %w", err), "%s --index FILE", c.CommandPath()))
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(dir))
+	return filepath.Join(cache, "sallyport", "audit-"+hex.EncodeToString(sum[:8])+".db"), nil
+}
+
+// withIndex calls use with an index that is up to date.
+func withIndex(c *cobra.Command, use func(*index.Index) error) error {
+	dir, _, err := auditDirOf(c)
+	if err != nil {
+		return err
+	}
+	_, err = indexed(c, dir, use)
+	return err
+}
+
+func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res index.Result, err error) {
+	path, err := indexPath(c, dir)
+	if err != nil {
+		return res, err
+	}
+	x, err := index.Open(c.Context(), dir, path)
+	if err != nil {
+		if errors.Is(err, index.ErrForeign) {
+			err = usage(hint(err, "%s --index ANOTHER-FILE", c.CommandPath()))
+		}
+		return res, err
+	}
+	defer func() { err = errors.Join(err, x.Close()) }()
+	if res, err = x.Update(c.Context(), progressOn(c.ErrOrStderr())); err != nil {
+		if errors.Is(err, context.Canceled) {
+			err = hint(err, "what was read stays: %s goes on from there", commandLine())
+		}
+		return res, err
+	}
+	if res.Bad > 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d lines of the log are no records: sallyport audit verify\n", res.Bad)
+	}
+	return res, explainNone(use(x))
+}
+
+// explainNone makes a usage error of a question about what is not there.
+func explainNone(err error) error {
+	if errors.Is(err, index.ErrNone) || errors.Is(err, answer.ErrAmbiguous) {
+		return usage(hint(err, "sallyport audit query lists records, sallyport audit top --by run lists runs"))
+	}
+	return err
+}
+
+// progressOn tells on w how far an update is, after the first second and then
+// twice a second.
+func progressOn(w io.Writer) func(index.Progress) {
+	last := time.Now().Add(500 * time.Millisecond)
+	return func(p index.Progress) {
+		now := time.Now()
+		if now.Sub(last) < 500*time.Millisecond {
+			return
+		}
+		last = now
+		fmt.Fprintf(w, "sallyport: indexing: %3d %%, %d records\n", 100*p.Done/max(p.Total, 1), p.Records)
+	}
+}
+
+// printSafe writes v as JSON in which nothing can reach a terminal: it holds
+// text out of a log.
+func printSafe(w io.Writer, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, audit.EscapeJSON(text), "", "  "); err != nil {
+		return err
+	}
+	b.WriteByte('\n')
+	_, err = w.Write(b.Bytes())
+	return err
+}
+
+// answerCommand is a command that answers out of an index, as text or JSON.
+func answerCommand[T any](c *cobra.Command, ask func(*cobra.Command, []string, *index.Index) (T, error), text func(io.Writer, T) error) *cobra.Command {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		asJSON, err := outputJSON(c)
+		if err != nil {
+			return err
+		}
+		return withIndex(c, func(x *index.Index) error {
+			v, err := ask(c, args, x)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printSafe(c.OutOrStdout(), v)
+			}
+			return text(c.OutOrStdout(), v)
+		})
+	}
+	addOutput(c)
+	return c
+}
+
+// addSpan gives a command --since and --until.
+func addSpan(c *cobra.Command, since string) {
+	c.Flags().String("since", since, "from then on: 2h, 7d, a date, or an RFC 3339 time; default: the beginning")
+	c.Flags().String("until", "", "up to then; default: now")
+}
+
+// spanOf reads them.
+func spanOf(c *cobra.Command) (answer.Span, error) {
+	now := time.Now()
+	s := answer.Span{From: time.Unix(0, 0), Until: now}
+	for _, name := range []string{"since", "until"} {
+		v, _ := c.Flags().GetString(name)
+		if v == "" {
+			continue
+		}
+		f, err := query.Parse(fmt.Sprintf("%s=%q", name, v), now)
+		if err != nil {
+			return s, usage(hint(err, "%s --%s 2h", c.CommandPath(), name))
+		}
+		if name == "since" {
+			s.From = f.Since
+		} else {
+			s.Until = f.Until
+		}
+	}
+	if !s.From.Before(s.Until) {
+		return s, usage(fmt.Errorf("--since %s is not before --until %s", s.From.Format(time.RFC3339), s.Until.Format(time.RFC3339)))
+	}
+	return s, nil
+}
+
+// baselineOf reads what a span is compared with.
+func baselineOf(c *cobra.Command, s answer.Span) (answer.Span, error) {
+	v, _ := c.Flags().GetString("baseline")
+	base := answer.Span{From: time.Unix(0, 0), Until: s.From}
+	if v == "" {
+		return base, nil
+	}
+	f, err := query.Parse(fmt.Sprintf("since=%q", v), s.From)
+	if err != nil {
+		return base, usage(hint(err, "%s --baseline 30d", c.CommandPath()))
+	}
+	base.From = f.Since
+	return base, nil
+}
+
+func newAuditIndex() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "index",
+		Short: "Bring the index of the log up to date",
+		Long: `Index reads what was added to the log since the last time into a SQLite file, which the other
+commands ask. They do so by themselves; this one is for doing it ahead. The file can be deleted
+at any time: it is made again out of the log. It holds what the log holds, so keep it as private.`,
+		Example: "  sallyport audit index\n  sallyport audit index --dir ./copy --index ./copy.db",
+		Args:    exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			dir, _, err := auditDirOf(c)
+			if err != nil {
+				return err
+			}
+			path := ""
+			res, err := indexed(c, dir, func(x *index.Index) error {
+				path = x.Path()
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), struct {
+					Path string `json:"path"`
+					index.Result
+				}{path, res})
+			}
+			again := ""
+			if res.Anew {
+				again = ", after beginning anew"
+			}
+			fmt.Fprintf(c.OutOrStdout(), "audit index: %d records added%s: %s\n", res.Added, again, path)
+			return nil
+		},
+	}
+	addOutput(c)
+	return c
+}

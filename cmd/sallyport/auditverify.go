@@ -1,0 +1,206 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/audit/verify"
+)
+
+func newAuditVerify() *cobra.Command {
+	var key, proof, bundle string
+	var anchors []string
+	c := &cobra.Command{
+		Use:   "verify",
+		Short: "Check that nothing in the log was changed, added, left out, moved or cut off",
+		Long: `Verify reads the whole log and checks it against the public key that signed it. Checkpoints
+that were kept elsewhere (--anchor) show in addition that no old copy was put in its place.
+With --proof it checks, without the log, what audit prove wrote about one record, and with
+--bundle what audit export --bundle wrote about many.
+Exit codes: 0 the log is good; 1 it is not, and the first bad record is named; 2 usage.`,
+		Example: `  sallyport audit verify
+  sallyport audit verify --anchor /mnt/elsewhere/checkpoint
+  sallyport audit verify --dir ./copy --key ./audit.pub -o json
+  sallyport audit verify --key ./audit.pub --proof ./proof
+  sallyport audit verify --key ./audit.pub --bundle ./case.zip`,
+		Args: exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if proof != "" {
+				return verifyProof(c, proof, key)
+			}
+			if bundle != "" {
+				return verifyBundle(c, bundle, key)
+			}
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			dir, _, err := auditDirOf(c)
+			if err != nil {
+				return err
+			}
+			r, err := verifyLog(c, dir, key, anchors)
+			return reportVerify(c, r, err, asJSON)
+		},
+	}
+	c.Flags().StringVar(&key, "key", "", "file with the public key; default: the instance's")
+	c.Flags().StringVar(&proof, "proof", "", "file with a proof of one record, to be checked without the log")
+	c.Flags().StringVar(&bundle, "bundle", "", "a bundle of records, to be checked without the log")
+	c.Flags().StringArrayVar(&anchors, "anchor", nil, "file with a checkpoint that was kept elsewhere")
+	addOutput(c)
+	return c
+}
+
+// readKey reads the public key, the instance's if no file is named.
+func readKey(c *cobra.Command, file string) (string, error) {
+	if file == "" {
+		inst, err := instanceOf(c)
+		if err != nil {
+			return "", err
+		}
+		file = inst.auditPublicKey()
+	}
+	key, err := os.ReadFile(file)
+	if err != nil {
+		return "", usage(hint(fmt.Errorf("reading the public key: %w", err), "%s --key FILE", c.CommandPath()))
+	}
+	return strings.TrimSpace(string(key)), nil
+}
+
+func newAuditProve() *cobra.Command {
+	var key string
+	c := &cobra.Command{
+		Use:   "prove ID",
+		Short: "Print a proof that one record is in the log, for somebody who has nothing else of it",
+		Long: `Prove checks the whole log and prints the record's line, its path through the Merkle tree in the
+form of C2SP's tlog-proof, and a signed checkpoint. Who has the public key checks it with
+sallyport audit verify --proof, and needs nothing else of the log. ID is an id or a number.`,
+		Example: `  sallyport audit prove 01JJX0000000000000000000F0 > proof
+  sallyport audit verify --key ./audit.pub --proof ./proof`,
+		Args: exactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			dir, _, err := auditDirOf(c)
+			if err != nil {
+				return err
+			}
+			text, err := readKey(c, key)
+			if err != nil {
+				return err
+			}
+			p, err := verify.Prove(dir, text, args[0])
+			switch {
+			case errors.Is(err, verify.ErrNotFound):
+				return usage(hint(err, "sallyport audit query lists records; an id has to be whole here"))
+			case errors.Is(err, verify.ErrNotCovered):
+				return hint(err, "a checkpoint is signed every second while the gateway runs: try again")
+			case err != nil:
+				return hint(err, "sallyport audit verify")
+			case asJSON:
+				return printSafe(c.OutOrStdout(), proofOf(p))
+			}
+			_, err = c.OutOrStdout().Write(p.Marshal())
+			return err
+		},
+	}
+	c.Flags().StringVar(&key, "key", "", "file with the public key; default: the instance's")
+	addOutput(c)
+	return c
+}
+
+// proofJSON is a proof for a program.
+type proofJSON struct {
+	OK         bool            `json:"ok"`
+	Index      int64           `json:"index"`
+	Record     json.RawMessage `json:"record"`
+	Path       []string        `json:"path"`
+	Checkpoint string          `json:"checkpoint"`
+}
+
+func proofOf(p *verify.Proof) proofJSON {
+	out := proofJSON{true, p.Index, p.Record, []string{}, string(p.Checkpoint)}
+	for _, h := range p.Path {
+		out.Path = append(out.Path, h.String())
+	}
+	return out
+}
+
+// verifyProof checks a proof that audit prove wrote.
+func verifyProof(c *cobra.Command, file, keyFile string) error {
+	asJSON, err := outputJSON(c)
+	if err != nil {
+		return err
+	}
+	key, err := readKey(c, keyFile)
+	if err != nil {
+		return err
+	}
+	text, err := readFile(file)
+	if err != nil {
+		return usage(fmt.Errorf("proof: %w", err))
+	}
+	p, err := verify.ParseProof(text)
+	if err == nil {
+		err = p.Check(key)
+	}
+	switch {
+	case err != nil && asJSON:
+		err = printSafe(c.OutOrStdout(), map[string]any{"ok": false, "problem": err.Error()})
+		return errors.Join(err, &exitError{code: exitFailed})
+	case err != nil:
+		return hint(fmt.Errorf("%s proves nothing: %w", file, err), "ask for the proof again, and compare the keys")
+	case asJSON:
+		return printSafe(c.OutOrStdout(), proofOf(p))
+	}
+	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: record %d is in the log that was signed with this key:\n", p.Index)
+	return printSafe(c.OutOrStdout(), json.RawMessage(p.Record))
+}
+
+func verifyLog(c *cobra.Command, dir, keyFile string, anchorFiles []string) (verify.Report, error) {
+	key, err := readKey(c, keyFile)
+	if err != nil {
+		return verify.Report{}, err
+	}
+	var o verify.Options
+	for _, f := range anchorFiles {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return verify.Report{}, usage(fmt.Errorf("reading an anchor: %w", err))
+		}
+		o.Anchors = append(o.Anchors, text)
+	}
+	return verify.Verify(dir, key, o)
+}
+
+// reportVerify prints what was found; a log that is not good is exit code 1.
+func reportVerify(c *cobra.Command, r verify.Report, err error, asJSON bool) error {
+	var bad *verify.Problem
+	if err != nil && !errors.As(err, &bad) {
+		return err
+	}
+	if asJSON {
+		out := struct {
+			OK      bool            `json:"ok"`
+			Problem *verify.Problem `json:"problem,omitempty"`
+			Report  verify.Report   `json:"report"`
+		}{bad == nil, bad, r}
+		err = printJSON(c.OutOrStdout(), out)
+		if err == nil && bad != nil {
+			err = &exitError{code: exitFailed}
+		}
+		return err
+	}
+	if bad != nil {
+		return hint(bad, "keep the directory as it is, and compare it with a copy")
+	}
+	_, err = fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %s\n", r)
+	return err
+}
