@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -154,6 +155,7 @@ func printTests(w io.Writer, tests []policyfile.TestResult) {
 // explanation is what explain answers.
 type explanation struct {
 	Request    string           `json:"request"`
+	Question   string           `json:"question"`
 	Verdict    string           `json:"verdict"`
 	Reason     string           `json:"reason"`
 	Rule       string           `json:"rule,omitempty"`
@@ -166,10 +168,16 @@ type explanation struct {
 func newPolicyExplain() *cobra.Command {
 	var path string
 	c := &cobra.Command{
-		Use:   "explain [METHOD] URL",
-		Short: "Say what a policy decides about a request, and why; exit 0 if it is allowed, 1 if not",
+		Use:   "explain {[METHOD] URL | HOST:PORT | TYPE NAME}",
+		Short: "Say what a policy decides about a request, a stream or a DNS query, and why",
+		Long: `Explain asks a policy what a sandbox would ask, question after question: may the stream be
+opened, may its first bytes be what they are, may the request be sent. It prints the decision,
+the rule that spoke, and of each rule near it why it does not match.
+Exit codes: 0 it is allowed; 1 it is denied; 2 usage.`,
 		Example: `  sallyport policy explain -p policy.yaml https://api.example.com/v1/charges
-  sallyport policy explain -p policy.yaml DELETE https://api.example.com/v1/charges/1`,
+  sallyport policy explain -p policy.yaml DELETE https://api.example.com/v1/charges/1
+  sallyport policy explain -p policy.yaml db.example.com:5432
+  sallyport policy explain -p policy.yaml A api.example.com`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			asJSON, err := outputJSON(c)
@@ -179,9 +187,9 @@ func newPolicyExplain() *cobra.Command {
 			if path == "" {
 				return usage(hint(errors.New("no policy is named"), "%s -p policy.yaml URL", c.CommandPath()))
 			}
-			asked := "GET " + args[0]
-			if len(args) == 2 {
-				asked = args[0] + " " + args[1]
+			asked := strings.Join(args, " ")
+			if len(args) == 1 && strings.Contains(asked, "://") {
+				asked = "GET " + asked
 			}
 			e, err := explain(c, path, asked)
 			if err != nil {
@@ -208,14 +216,17 @@ func explain(c *cobra.Command, path, asked string) (*explanation, error) {
 	if err != nil {
 		return nil, usage(err)
 	}
-	req, err := policyfile.ParseRequest(asked)
+	req, err := policyfile.ParseQuestion(asked)
 	if err != nil {
 		return nil, usage(err)
 	}
 	req.Now = time.Now().Unix()
-	d := p.Policy.Decide(req)
+	d := p.Policy.Follow(req)
+	if d.Verdict == rules.Tunnel && req.Question == rules.Fetch {
+		req.Question = rules.Connect // the stream is carried unopened: no rule judges what is in it
+	}
 	return &explanation{
-		Request: asked, Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where,
+		Request: asked, Question: req.Question.String(), Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where,
 		Credential: d.Credential, Policy: p.Policy.Digest(), Near: p.Policy.Explain(req),
 	}, nil
 }
@@ -226,6 +237,9 @@ func printExplanation(w io.Writer, e *explanation) {
 		word = "denied"
 	}
 	fmt.Fprintf(w, "%s: %s (%s)\n", e.Request, word, e.Reason)
+	if e.Verdict == rules.Tunnel.String() && e.Question != rules.Resolve.String() {
+		fmt.Fprintln(w, "  the stream is carried unopened: nobody looks at what is in it")
+	}
 	if e.Rule != "" {
 		fmt.Fprintf(w, "  by rule %s at %s\n", e.Rule, e.Where)
 	}
