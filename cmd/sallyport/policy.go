@@ -19,12 +19,14 @@ func newPolicy() *cobra.Command {
 		Short: "Check, test and question policy files",
 		Example: `  sallyport policy lint policy.yaml
   sallyport policy test policy.yaml
-  sallyport policy explain -p policy.yaml POST https://api.example.com/v1/charges`,
+  sallyport policy prove policy.yaml
+  sallyport policy explain -p policy.yaml POST https://api.example.com/v1/charges
+  sallyport policy show --effective policy.yaml`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")
-	c.AddCommand(newPolicyLint(), newPolicyTest(), newPolicyExplain())
+	c.AddCommand(newPolicyLint(), newPolicyTest(), newPolicyExplain(), newPolicyProve(), newPolicyShow())
 	return c
 }
 
@@ -56,11 +58,11 @@ func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, erro
 	if err != nil {
 		return nil, err
 	}
-	text, err := readFile(path)
+	p, err := readPolicy(path, creds)
 	if err != nil {
-		return nil, usage(fmt.Errorf("policy: %w", err))
+		return p, usage(err)
 	}
-	return policyfile.ReadPolicy(path, text, creds)
+	return p, nil
 }
 
 func newPolicyLint() *cobra.Command {
