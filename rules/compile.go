@@ -61,10 +61,12 @@ func Compile(s Source) (*Policy, error) {
 		return nil, &CompileError{Faults: c.faults, rules: c.rules}
 	}
 	slices.SortFunc(c.rules, byRank)
-	return &Policy{
+	p := &Policy{
 		compiled: true, name: s.Name, digest: s.Digest, denied: s.Denied,
-		rules: c.rules, index: newIndex(c.rules),
-	}, nil
+		rules: c.rules, index: newIndex(c.rules), observe: s.Observe,
+	}
+	p.lax = p.loosen()
+	return p, nil
 }
 
 func clone(r *Rule) Rule {

@@ -140,6 +140,10 @@ const (
 type Decision struct {
 	Verdict Verdict
 	Reason  Reason
+	// Observed, if not empty, is what this would have been refused for if it
+	// were not only observed. Rule and Where are then of the rule that would
+	// have denied it, if one did.
+	Observed Reason
 	// Explain, on a stream: the place is denied, but the stream is to be
 	// terminated so that the refusal can be said inside it. Every Fetch on it
 	// will be denied. Dialling is not allowed.

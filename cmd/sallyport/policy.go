@@ -160,6 +160,7 @@ type explanation struct {
 	Question   string           `json:"question"`
 	Verdict    string           `json:"verdict"`
 	Reason     string           `json:"reason"`
+	WouldDeny  string           `json:"would_deny,omitempty"`
 	Rule       string           `json:"rule,omitempty"`
 	Where      string           `json:"where,omitempty"`
 	Credential string           `json:"credential,omitempty"`
@@ -228,7 +229,8 @@ func explain(c *cobra.Command, path, asked string) (*explanation, error) {
 		req.Question = rules.Connect // the stream is carried unopened: no rule judges what is in it
 	}
 	return &explanation{
-		Request: asked, Question: req.Question.String(), Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where,
+		Request: asked, Question: req.Question.String(), Verdict: d.Verdict.String(), Reason: string(d.Reason), WouldDeny: string(d.Observed),
+		Rule: d.Rule, Where: d.Where,
 		Credential: d.Credential, Policy: p.Policy.Digest(), Near: p.Policy.Explain(req),
 	}, nil
 }
@@ -241,6 +243,9 @@ func printExplanation(w io.Writer, e *explanation) {
 	fmt.Fprintf(w, "%s: %s (%s)\n", e.Request, word, e.Reason)
 	if e.Verdict == rules.Tunnel.String() && e.Question != rules.Resolve.String() {
 		fmt.Fprintln(w, "  the stream is carried unopened: nobody looks at what is in it")
+	}
+	if e.WouldDeny != "" {
+		fmt.Fprintf(w, "  it is only observed: enforced, it would be denied (%s)\n", e.WouldDeny)
 	}
 	if e.Rule != "" {
 		fmt.Fprintf(w, "  by rule %s at %s\n", e.Rule, e.Where)

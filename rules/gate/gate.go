@@ -232,7 +232,7 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	if rec.Verdict != rules.Deny.String() {
 		rec.Credential = "" // what the policy would have granted was not used
 	}
-	rec.Reason, rec.Verdict = string(reason), rules.Deny.String()
+	rec.Reason, rec.Verdict, rec.WouldDeny = string(reason), rules.Deny.String(), ""
 	if cause != nil {
 		rec.Error = cause.Error()
 	}
@@ -354,7 +354,7 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 		rec.Addr = o.Addr.String()
 	}
 	if o.Reason != "" {
-		rec.Verdict, rec.Reason = rules.Deny.String(), string(o.Reason)
+		rec.Verdict, rec.Reason, rec.WouldDeny = rules.Deny.String(), string(o.Reason), ""
 	}
 	if o.Err != nil {
 		rec.Error = o.Err.Error()
@@ -402,7 +402,7 @@ func (p *pass) record(kind audit.Kind) audit.Record {
 	d, r := &p.decision, &p.req
 	rec := audit.Record{
 		Kind: kind, ID: p.id, Cell: p.identity.Cell, Run: p.identity.Run,
-		Policy: d.Policy, Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where,
+		Policy: d.Policy, Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where, WouldDeny: string(d.Observed),
 		Scope: d.Scope, Credential: d.Credential,
 		Listener: p.origin.Listener, Proto: p.origin.Proto, Question: r.Question.String(),
 		Host: r.Endpoint.Host.String(), Port: r.Endpoint.Port, Method: r.Method, Path: r.Path.String(),

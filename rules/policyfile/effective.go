@@ -49,6 +49,9 @@ func (d *policyDoc) effective() []byte {
 	w.text(1, "name", d.name)
 	w.text(1, "owner", d.owner)
 	w.text(1, "description", d.description)
+	if d.observe {
+		w.text(0, "mode", "observe")
+	}
 	if d.denied == rules.NameErrorDenied {
 		w.line(0, "dns: {denied: nxdomain}")
 	}
@@ -156,6 +159,9 @@ func (w *writer) rule(r *ruleDoc) {
 		w.text(3, "protocol", "tcp")
 	}
 	w.text(2, "credential", r.Credential)
+	if r.Observe {
+		w.text(2, "mode", "observe")
+	}
 	if r.TLS == rules.PassthroughTLS {
 		w.text(2, "tls", "passthrough")
 	}

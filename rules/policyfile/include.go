@@ -141,7 +141,7 @@ func readRegular(files fs.FS, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }()                // only read
 	return io.ReadAll(io.LimitReader(f, maxFile+1)) // one more is told by open
 }
 

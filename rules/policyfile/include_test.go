@@ -34,7 +34,7 @@ rules:
   - {id: pinned, reason: x, allow: {host: pinned.example}, tls: passthrough}
   - {id: db, reason: x, allow: {host: db.example, protocol: tcp, ports: [5432]}}
   - {id: no, reason: x, deny: {host: api.stripe.com, methods: [DELETE], paths: ["/**"]}}
-  - {id: none, reason: x, deny: {cidrs: [10.0.0.0/8]}, log: metadata}
+  - {id: none, reason: x, deny: {cidrs: [10.0.0.0/8]}, mode: observe, log: metadata}
 never:
   - {credential: stripe-test, methods: [DELETE, PATCH], reason: "it must not"}
   - {hosts: ["*.corp.example", b.example], ports: [22, 21], paths: ["/x/**"]}

@@ -79,7 +79,7 @@ func (d *policyDoc) checkCredential(n ast.Node, name string) {
 }
 
 // prove looks for what the policy admits although a statement forbids it, over
-// all files: the widest of them decides.
+// all files. What a rule only observes is admitted.
 func (d *policyDoc) prove(p *rules.Policy) []NeverResult {
 	var results []NeverResult
 	for _, x := range d.closure() {
@@ -88,7 +88,9 @@ func (d *policyDoc) prove(p *rules.Policy) []NeverResult {
 			if d.written {
 				r.Where = s.origin
 			}
-			switch e, err := prove.Check(p, s.Statement); {
+			switch e, err := prove.Check(p.Loosest(), s.Statement); {
+			case p.Observes():
+				r.Failure = "cannot hold under mode: observe, which lets everything through"
 			case err != nil:
 				r.Failure = "cannot be proved: " + err.Error()
 			case e != nil:

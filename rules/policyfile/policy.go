@@ -23,6 +23,7 @@ type policyDoc struct {
 	name, owner, description string
 	defaults                 defaults
 	denied                   rules.DeniedNames
+	observe                  bool
 	rules                    []*ruleDoc
 	never                    []*neverDoc
 	tests                    []*testDoc
@@ -49,7 +50,7 @@ func (d *policyDoc) read(root *ast.MappingNode) {
 		{name: "apiVersion", read: skip},
 		{name: "kind", read: skip},
 		{name: "metadata", read: d.metadata(&d.name, &d.owner, &d.description), required: true},
-		{name: "mode", read: d.mode},
+		{name: "mode", read: d.mode(&d.observe)},
 		{name: "dns", read: d.readDNS},
 		{name: "rules", read: keep(&ruleList)},
 		{name: "never", read: keep(&neverList)},
@@ -101,15 +102,14 @@ func (f *file) id(dst *string) func(ast.Node) {
 	}
 }
 
-func (d *policyDoc) mode(n ast.Node) {
-	var mode string
-	d.str(&mode)(n)
-	switch mode {
-	case "enforce", "":
-	case "observe", "learn":
-		d.errorf(n, "mode %q is not built in this version; it knows enforce", mode)
-	default:
-		d.errorf(n, "%q is no mode; this version knows enforce%s", mode, meant(mode, []string{"enforce"}))
+// mode reads whether something is enforced or only observed.
+func (d *policyDoc) mode(dst *bool) func(ast.Node) {
+	return func(n ast.Node) {
+		if s, ok := n.(*ast.StringNode); ok && s.Value == "learn" {
+			d.errorf(n, "mode \"learn\" is not built in this version; it knows enforce, observe")
+			return
+		}
+		d.word([]string{"enforce", "observe"}, func(s string) { *dst = s == "observe" })(n)
 	}
 }
 
@@ -209,7 +209,7 @@ func (f *file) paths(dst *[]rules.PathPattern) func(ast.Node) {
 // puts what Compile finds into its place in the files. Rules that could not be
 // read are left out of that: what they lack would only give faults that are none.
 func (d *policyDoc) compile(digest string) *rules.Policy {
-	src := rules.Source{Name: d.name, Digest: digest, Denied: d.denied}
+	src := rules.Source{Name: d.name, Digest: digest, Denied: d.denied, Observe: d.observe}
 	var docs []*ruleDoc
 	ids := map[string]*ruleDoc{}
 	for _, r := range d.allRules() {

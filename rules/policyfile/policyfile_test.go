@@ -237,7 +237,7 @@ func TestPolicyErrors(t *testing.T) {
 		{"CF-02", rule("{host: a.test, methods: GET}", ""), []place{{7, 36, "text; it has to be a list"}}},
 		{"CF-02", rule("{host: a.test, methods: [null]}", ""), []place{{7, 37, "nothing; it has to be text"}}},
 		{"CF-02", rule("{host: a.test, paths: [\"\"]}", ""), []place{{7, 35, "empty text"}}},
-		{"CF-03", head + "mode: denny\nrules: []\n", []place{{4, 7, `"denny" is no mode`}}},
+		{"CF-03", head + "mode: denny\nrules: []\n", []place{{4, 7, `"denny" is none of enforce, observe`}}},
 		{"CF-03", head + "mode: Enforce\nrules: []\n", []place{{4, 7, `did you mean "enforce"?`}}},
 		{"CF-03", head + "mode: \"enforce \"\nrules: []\n", []place{{4, 7, `did you mean "enforce"?`}}},
 		{"CF-03", head + "mode: \"\"\nrules: []\n", []place{{4, 7, "empty text"}}},
@@ -246,7 +246,6 @@ func TestPolicyErrors(t *testing.T) {
 		{"CF-03", rule("{host: a.test}", "log: Request\n"), []place{{8, 10, `did you mean "request"?`}}},
 
 		// What this version does not build.
-		{"", head + "mode: observe\nrules: []\n", []place{{4, 7, `mode "observe" is not built`}}},
 		{"", head + "mode: learn\nrules: []\n", []place{{4, 7, `mode "learn" is not built`}}},
 		{"", head + "include: [{preset: x}]\nrules: []\nscopes: {}\nlimits: {}\n", []place{
 			{4, 11, "has no file"}, {4, 12, `"preset" is not built`}, {6, 1, `"scopes" is not built`}, {7, 1, `"limits" is not built`},

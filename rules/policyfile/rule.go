@@ -71,6 +71,7 @@ func (d *policyDoc) readRule(n ast.Node) {
 		{name: "allow", read: read("allow")},
 		{name: "deny", read: read("deny")},
 		{name: "credential", read: d.id(&r.Credential)},
+		{name: "mode", read: d.mode(&r.Observe)},
 		{name: "tls", read: d.tls(&r.TLS)},
 		{name: "log", read: d.log(&r.Log)},
 		{name: "multi_tenant", read: d.word([]string{"acknowledged"}, func(string) { r.shared = true })},
