@@ -109,6 +109,9 @@ func (p *Policy) refuse(reason Reason) Decision {
 func (p *Policy) speak(v Verdict, reason Reason, r *Rule) Decision {
 	d := p.refuse(reason)
 	d.Verdict, d.Rule, d.Where, d.Log = v, r.ID, r.Where, r.Log
+	if reason == Allowed {
+		d.Limits = r.limits()
+	}
 	return d
 }
 

@@ -71,6 +71,7 @@ type Rule struct {
 	// Observe says that what the rule denies, or what it would deny of its
 	// hosts and ports by methods and paths, is let through and recorded.
 	Observe bool
+	Limits  Limits // of an allow rule
 	Log     LogLevel
 	Expires int64 // first second on which the rule no longer holds; 0 is never
 

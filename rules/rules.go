@@ -157,8 +157,11 @@ type Decision struct {
 	// Credential is what the rule grants to an admitted request, "" for none.
 	// In a refusal it is the credential that the refusal is about, if any.
 	Credential string
-	Log        LogLevel
-	Policy     string // digest of the policy, "sha256:…"
+	// Limits bound what is admitted, nil for nothing. Who acts on the decision
+	// counts; Decide has no memory.
+	Limits *Limits
+	Log    LogLevel
+	Policy string // digest of the policy, "sha256:…"
 }
 
 // LogLevel says how much of a request is recorded beyond what always is.

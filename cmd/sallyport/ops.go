@@ -89,6 +89,7 @@ func (g *gateway) detach(cell string) {
 	g.broker.Detach(cell)
 	g.dialer.Forget(cell)
 	g.recent.forget(id.Run)
+	g.gate.Forget(id.Run)
 	if err := g.names.Forget(cell); err != nil {
 		g.log.Error("forgetting a cell's names", "cell", cell, "cause", err)
 	}

@@ -162,6 +162,7 @@ func (w *writer) rule(r *ruleDoc) {
 	if r.Observe {
 		w.text(2, "mode", "observe")
 	}
+	w.limits(r.Limits)
 	if r.TLS == rules.PassthroughTLS {
 		w.text(2, "tls", "passthrough")
 	}

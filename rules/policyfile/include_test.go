@@ -25,6 +25,7 @@ rules:
     allow: {host: api.stripe.com, ports: [443], methods: [POST, GET], paths: ["/v1/charges", "/v1/*/**"]}
     credential: stripe-test
     log: request_response
+    limits: {requests: 60/min, sent: 20MiB/day, received: 1025KiB/hour, concurrent: 8}
   - id: wide
     reason: |
       two

@@ -251,7 +251,21 @@ func TestPolicyErrors(t *testing.T) {
 			{4, 11, "has no file"}, {4, 12, `"preset" is not built`}, {6, 1, `"scopes" is not built`}, {7, 1, `"limits" is not built`},
 		}},
 		{"", head + "defaults: {limits: {}}\ndns: {resolve: []}\nrules: []\n", []place{{4, 12, "not built"}, {5, 7, "not built"}}},
-		{"", rule("{host: a.test}", "limits: {requests: 60/min}\n"), []place{{8, 5, `"limits" is not built`}}},
+		{"", rule("{host: a.test}", "limits: {request_body: 1MiB}\n"), []place{{8, 14, `"request_body" is not built`}}},
+		{"", rule("{host: a.test}", "limits: {}\n"), []place{{8, 13, "limit nothing"}}},
+		{"", rule("{host: a.test}", "limits: {requests: 0/min}\n"), []place{{8, 24, "write it like 60/min"}}},
+		{"", rule("{host: a.test}", "limits: {requests: -1/min}\n"), []place{{8, 24, "write it like 60/min"}}},
+		{"", rule("{host: a.test}", "limits: {requests: 060/min}\n"), []place{{8, 24, "write it like 60/min"}}},
+		{"", rule("{host: a.test}", "limits: {requests: 60/second}\n"), []place{{8, 24, "a min, an hour or a day"}}},
+		{"", rule("{host: a.test}", "limits: {sent: 20MB/day}\n"), []place{{8, 20, "write it like 20MiB/day"}}},
+		{"", rule("{host: a.test}", "limits: {received: 99999999TiB/day}\n"), []place{{8, 24, "write it like 1GiB/hour"}}},
+		{"", rule("{host: a.test}", "limits: {concurrent: 0}\n"), []place{{8, 26, "a plain number from 1"}}},
+		{"", rule("{host: a.test}", "limits: {concurrent: 1.5}\n"), []place{{8, 26, "a plain number from 1"}}},
+		{"", head + "rules: [{id: a, reason: x, deny: {host: a.test}, limits: {concurrent: 1}}]\n", []place{{4, 58, "admits nothing that could be counted"}}},
+		{
+			"", head + "rules:\n- {id: a, reason: x, allow: {host: b.a.test}, limits: {concurrent: 1}}\n- {id: b, reason: x, allow: {host: \"*.a.test\", methods: [GET]}}\n",
+			[]place{{6, 29, "would be counted once"}},
+		},
 		{"", rule("{host: a.test}", "log: none\n"), []place{{8, 10, "every decision is recorded"}}},
 
 		// Rules.

@@ -75,7 +75,7 @@ func (d *policyDoc) readRule(n ast.Node) {
 		{name: "tls", read: d.tls(&r.TLS)},
 		{name: "log", read: d.log(&r.Log)},
 		{name: "multi_tenant", read: d.word([]string{"acknowledged"}, func(string) { r.shared = true })},
-		{name: "limits", later: true},
+		{name: "limits", read: d.limits(&r.Limits)},
 	}
 	if d.written {
 		keys = append(keys, key{name: "origin", required: true, read: d.str(&r.origin)})
@@ -90,7 +90,7 @@ func (d *policyDoc) readRule(n ast.Node) {
 	if seen["allow"] == nil && seen["deny"] == nil {
 		d.errorf(n, "a rule has allow or deny")
 	}
-	for _, field := range []string{"id", "expires", "credential", "tls"} {
+	for _, field := range []string{"id", "expires", "credential", "tls", "limits"} {
 		r.fields[field] = seen[field]
 	}
 	r.Hosts, r.Ports, r.Methods, r.Paths, r.Private, r.Raw = m.hosts, m.ports, m.methods, m.paths, m.cidrs, m.raw
