@@ -205,8 +205,7 @@ func (g *gateway) attachFile(ctx context.Context, f *control.CellFile) error {
 		return fmt.Errorf("attaching cell %s: %w", f.Cell, err)
 	}
 	g.broker.Attach(*f)
-	g.table.Attach(live.Cell{Identity: gate.Identity{Cell: f.Cell, Run: f.Run, Policy: p.rules}, Addr: f.Sandbox})
-	return nil
+	return g.table.Attach(live.Cell{Identity: gate.Identity{Cell: f.Cell, Run: f.Run, Policy: p.rules}, Addr: f.Sandbox})
 }
 
 // policyLocked returns the policy with a digest, from memory or from where the

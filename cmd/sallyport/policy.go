@@ -66,11 +66,19 @@ func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, erro
 }
 
 func newPolicyLint() *cobra.Command {
+	var strict bool
 	c := &cobra.Command{
-		Use:     "lint FILE...",
-		Short:   "Report everything that is wrong with policy files",
-		Example: "  sallyport policy lint policy.yaml\n  sallyport policy lint -o json *.yaml",
-		Args:    cobra.MinimumNArgs(1),
+		Use:   "lint FILE...",
+		Short: "Report everything that is wrong with policy files",
+		Long: `Lint reads policy files as a run would, and reports everything that is wrong, each with its
+place. With --strict it also reports what should not go into production: a reason that begins
+with TODO, a rule that has expired or will within 14 days, a rule of which deny rules leave
+nothing.
+Exit codes: 0 nothing is wrong; 2 something is.`,
+		Example: `  sallyport policy lint policy.yaml
+  sallyport policy lint --strict policy.yaml
+  sallyport policy lint -o json *.yaml`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, files []string) error {
 			asJSON, err := outputJSON(c)
 			if err != nil {
@@ -78,9 +86,11 @@ func newPolicyLint() *cobra.Command {
 			}
 			found := policyfile.Errors{}
 			for _, f := range files {
-				_, err := readPolicyFile(c, f)
-				var errs policyfile.Errors
-				if errors.As(err, &errs) {
+				p, err := readPolicyFile(c, f)
+				if err == nil && strict {
+					err = p.Strict(time.Now().Unix())
+				}
+				if errs, ok := errors.AsType[policyfile.Errors](err); ok {
 					found = append(found, errs...)
 				} else if err != nil {
 					return err
@@ -102,15 +112,20 @@ func newPolicyLint() *cobra.Command {
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&strict, "strict", false, "report too what should not go into production")
 	addOutput(c)
 	return c
 }
 
 func newPolicyTest() *cobra.Command {
+	var cover bool
 	c := &cobra.Command{
-		Use:     "test FILE",
-		Short:   "Run a policy's own tests",
-		Example: "  sallyport policy test policy.yaml",
+		Use:   "test FILE",
+		Short: "Run a policy's own tests",
+		Long: `Test runs the tests of a policy and of the files that it includes. With --cover it names the
+rules that decide none of them.
+Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 the file is wrong.`,
+		Example: "  sallyport policy test policy.yaml\n  sallyport policy test --cover policy.yaml",
 		Args:    exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			asJSON, err := outputJSON(c)
@@ -128,14 +143,28 @@ func newPolicyTest() *cobra.Command {
 			} else {
 				printTests(c.OutOrStdout(), p.Tests)
 			}
-			if err != nil {
+			if cover && !printUntested(c, p, asJSON) || err != nil {
 				return &exitError{code: exitFailed}
 			}
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&cover, "cover", false, "name the rules that decide no test")
 	addOutput(c)
 	return c
+}
+
+// printUntested names the rules that decide no test; true means that there is
+// none. With JSON it goes to where errors go.
+func printUntested(c *cobra.Command, p *policyfile.PolicyFile, asJSON bool) bool {
+	list, w := p.Untested(), c.OutOrStdout()
+	if asJSON {
+		w = c.ErrOrStderr()
+	}
+	for i := range list {
+		fmt.Fprintf(w, "untested  %s  rule %s\n", list[i].Where, list[i].ID)
+	}
+	return len(list) == 0
 }
 
 func printTests(w io.Writer, tests []policyfile.TestResult) {

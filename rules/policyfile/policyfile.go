@@ -42,6 +42,7 @@ type PolicyFile struct {
 	Effective []byte
 	Tests     []TestResult
 	Never     []NeverResult
+	doc       *policyDoc
 }
 
 // Source is where a policy is read from.
@@ -74,7 +75,7 @@ func ReadPolicy(src Source, creds []Credential) (*PolicyFile, error) {
 	if !d.parsed {
 		return nil, l.err()
 	}
-	out := &PolicyFile{Name: d.name, Owner: d.owner, Description: d.description}
+	out := &PolicyFile{Name: d.name, Owner: d.owner, Description: d.description, doc: d}
 	digest := ""
 	if l.err() == nil {
 		out.Effective = d.effective()

@@ -78,21 +78,19 @@ func (d *policyDoc) readRule(n ast.Node) {
 		{name: "limits", read: d.limits(&r.Limits)},
 	}
 	if d.written {
-		keys = append(keys, key{name: "origin", required: true, read: d.str(&r.origin)})
+		keys = append(keys, key{name: "origin", required: true, read: func(n ast.Node) {
+			d.str(&r.origin)(n)
+			r.Where = r.origin
+		}})
 	}
 	seen := d.mapping(n, "a rule", keys)
 	if seen == nil {
 		return
 	}
-	if d.written {
-		r.Where = r.origin
-	}
 	if seen["allow"] == nil && seen["deny"] == nil {
 		d.errorf(n, "a rule has allow or deny")
 	}
-	for _, field := range []string{"id", "expires", "credential", "tls", "limits"} {
-		r.fields[field] = seen[field]
-	}
+	maps.Copy(r.fields, seen)
 	r.Hosts, r.Ports, r.Methods, r.Paths, r.Private, r.Raw = m.hosts, m.ports, m.methods, m.paths, m.cidrs, m.raw
 	switch action {
 	case "allow":
