@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,48 +74,59 @@ func newPolicyLint() *cobra.Command {
 		Long: `Lint reads policy files as a run would, and reports everything that is wrong, each with its
 place. With --strict it also reports what should not go into production: a reason that begins
 with TODO, a rule that has expired or will within 14 days, a rule of which deny rules leave
-nothing.
+nothing. -o sarif is SARIF 2.1.0, for tools that show it beside the lines under review.
 Exit codes: 0 nothing is wrong; 2 something is.`,
 		Example: `  sallyport policy lint policy.yaml
   sallyport policy lint --strict policy.yaml
-  sallyport policy lint -o json *.yaml`,
+  sallyport policy lint -o json *.yaml
+  sallyport policy lint -o sarif policy.yaml > policy.sarif`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, files []string) error {
-			asJSON, err := outputJSON(c)
+			output, _ := c.Flags().GetString("output")
+			if !slices.Contains([]string{"text", "json", "sarif"}, output) {
+				return usage(hint(fmt.Errorf("output %q: want text, json or sarif", output), "%s -o sarif", c.CommandPath()))
+			}
+			found, err := lintFiles(c, files, strict)
 			if err != nil {
 				return err
 			}
-			found := policyfile.Errors{}
-			for _, f := range files {
-				p, err := readPolicyFile(c, f)
-				if err == nil && strict {
-					err = p.Strict(time.Now().Unix())
-				}
-				if errs, ok := errors.AsType[policyfile.Errors](err); ok {
-					found = append(found, errs...)
-				} else if err != nil {
-					return err
-				}
-			}
-			if asJSON {
-				if err := printJSON(c.OutOrStdout(), found); err != nil {
-					return err
-				}
-			}
 			switch {
-			case len(found) > 0 && asJSON:
-				return &exitError{code: exitUsage}
+			case output == "json":
+				err = printJSON(c.OutOrStdout(), found)
+			case output == "sarif":
+				err = printSARIF(c.OutOrStdout(), found)
 			case len(found) > 0:
 				return usage(found)
-			case !asJSON:
+			default:
 				fmt.Fprintf(c.OutOrStdout(), "ok: %d files\n", len(files))
 			}
-			return nil
+			if err == nil && len(found) > 0 {
+				err = &exitError{code: exitUsage}
+			}
+			return err
 		},
 	}
 	c.Flags().BoolVar(&strict, "strict", false, "report too what should not go into production")
-	addOutput(c)
+	c.Flags().StringP("output", "o", "text", "text, json or sarif")
 	return c
+}
+
+// lintFiles returns everything that is wrong with files; the error is about
+// something else, such as a file that is not there.
+func lintFiles(c *cobra.Command, files []string, strict bool) (policyfile.Errors, error) {
+	found := policyfile.Errors{}
+	for _, f := range files {
+		p, err := readPolicyFile(c, f)
+		if err == nil && strict {
+			err = p.Strict(time.Now().Unix())
+		}
+		if errs, ok := errors.AsType[policyfile.Errors](err); ok {
+			found = append(found, errs...)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
 }
 
 func newPolicyTest() *cobra.Command {
