@@ -42,6 +42,7 @@ func (e *encoder) encode(r *Record) {
 	e.text("policy", r.Policy, maxWord)
 	e.text("verdict", r.Verdict, maxWord)
 	e.text("reason", r.Reason, maxWord)
+	e.text("would_deny", r.WouldDeny, maxWord)
 	e.text("rule", r.Rule, maxWord)
 	e.text("where", r.Where, maxHost)
 	e.text("scope", r.Scope, maxWord)

@@ -47,6 +47,7 @@ type Record struct {
 
 	Verdict    string `json:"verdict,omitempty"` // deny tunnel inspect
 	Reason     string `json:"reason,omitempty"`
+	WouldDeny  string `json:"would_deny,omitempty"` // let through by mode: observe; the reason it would have had
 	Rule       string `json:"rule,omitempty"`
 	Where      string `json:"where,omitempty"` // file:line of the rule
 	Scope      string `json:"scope,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"sallyport/rules"
 	"sallyport/rules/gate"
@@ -94,8 +95,9 @@ func denialOf(e *gate.DeniedError, cell string, about subject) denial {
 	fmt.Fprintf(&b, " [%s, request %s].", e.Reason, e.ID)
 	switch status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		d.retry = 5
-		b.WriteString(" Wait a little before you try again.")
+		// At least a little; a limit may know how long.
+		d.retry = max(5, int((e.Wait+time.Second-1)/time.Second))
+		b.WriteString(" Wait " + strconv.Itoa(d.retry) + " seconds before you try again.")
 	case http.StatusForbidden:
 		b.WriteString(" Do not retry or route around it. To ask a human: POST http://" + rules.Reserved + requestsPath +
 			` {"request":"` + e.ID + `","reason":"..."}; what is allowed: GET http://` + rules.Reserved + policyPath + ".")

@@ -11,7 +11,7 @@ import (
 // Fault is one thing that is wrong with a [Source].
 type Fault struct {
 	Rule  int    // position in Source.Rules
-	Field string // id, hosts, ports, methods, paths, cidrs, credential, protocol, tls, expires
+	Field string // id, hosts, ports, methods, paths, cidrs, credential, protocol, tls, expires, limits
 	Text  string
 }
 
@@ -61,10 +61,12 @@ func Compile(s Source) (*Policy, error) {
 		return nil, &CompileError{Faults: c.faults, rules: c.rules}
 	}
 	slices.SortFunc(c.rules, byRank)
-	return &Policy{
+	p := &Policy{
 		compiled: true, name: s.Name, digest: s.Digest, denied: s.Denied,
-		rules: c.rules, index: newIndex(c.rules),
-	}, nil
+		rules: c.rules, index: newIndex(c.rules), observe: s.Observe,
+	}
+	p.lax = p.loosen()
+	return p, nil
 }
 
 func clone(r *Rule) Rule {
@@ -220,6 +222,11 @@ func (c *compiler) checkAllow(r *Rule) {
 	case len(r.Ports) == 0:
 		c.fault("ports", "an allow rule needs ports")
 	}
+	for _, rate := range []Rate{r.Limits.Requests, r.Limits.Sent, r.Limits.Received, {r.Limits.Concurrent, 1}} {
+		if rate.N < 0 || rate.N > 0 && rate.Period <= 0 {
+			c.fault("limits", "%d in %d seconds is no limit", rate.N, rate.Period)
+		}
+	}
 	for _, h := range r.Hosts {
 		a, ok := h.Host.Addr()
 		if !ok {
@@ -272,6 +279,9 @@ func (c *compiler) checkDeny(r *Rule) {
 	}
 	if r.TLS != InspectTLS {
 		c.fault("tls", "a deny rule carries no stream")
+	}
+	if !r.Limits.IsZero() {
+		c.fault("limits", "a deny rule admits nothing that could be counted")
 	}
 	if r.Expires != 0 {
 		c.fault("expires", "a deny rule does not expire: that would allow something unseen; take it out when it is time")
@@ -328,7 +338,7 @@ func (c *compiler) comparable(i, j int32) bool {
 		}
 		return blind(allow) && (len(deny.Methods) > 0 || len(deny.Paths) > 0)
 	}
-	return a.Credential != b.Credential || a.Raw != b.Raw || (a.TLS != b.TLS && a.Credential+b.Credential != "")
+	return !a.Limits.IsZero() || !b.Limits.IsZero() || a.Credential != b.Credential || a.Raw != b.Raw || (a.TLS != b.TLS && a.Credential+b.Credential != "")
 }
 
 // blind reports an allow rule whose streams nobody looks into.
@@ -352,6 +362,10 @@ func (c *compiler) checkPair(i, j int) {
 		c.fault("credential", "meets %s on one host and port: one grants a credential, the other lets the host be reached uninspected", other)
 	case a.Raw != b.Raw:
 		c.fault("protocol", "meets %s on one host and port, and only one is protocol: tcp: they cannot be told apart before the first byte", other)
+	case (!a.Limits.IsZero() || !b.Limits.IsZero()) && requestsMeet(a, b):
+		// One of them would speak, and the other's count not move: taking a
+		// rule out could then admit more.
+		c.fault("limits", "a request could match %s too, and would be counted once: make them disjoint in method or path, or one rule", other)
 	case a.Credential != b.Credential && requestsMeet(a, b):
 		c.fault("credential", "a request could match %s too, and get %s there: make them disjoint in method or path, or grant the same", other, credentialWords(a))
 	}

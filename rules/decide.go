@@ -44,23 +44,32 @@ func (p *Policy) Decide(req Request) Decision {
 	if p == nil || !p.compiled {
 		return Decision{Reason: NoPolicy}
 	}
-	if !wellFormed(&req) {
+	d := p.decide(&req)
+	if (p.observe || p.lax != nil) && refused(&d) {
+		return p.observed(&req, d)
+	}
+	return d
+}
+
+// decide answers as if everything were enforced.
+func (p *Policy) decide(req *Request) Decision {
+	if !wellFormed(req) {
 		return p.refuse(BadRequest)
 	}
 	if n, ok := req.Endpoint.Host.Name(); ok && IsReserved(n) {
-		return p.decideReserved(&req, n == reserved)
+		return p.decideReserved(req, n == reserved)
 	}
 	switch req.Question {
 	case Resolve:
-		return p.resolve(&req)
+		return p.resolve(req)
 	case Connect:
-		return p.connect(&req)
+		return p.connect(req)
 	case Hello:
-		return p.hello(&req)
+		return p.hello(req)
 	case Fetch:
-		return p.fetch(&req)
+		return p.fetch(req)
 	case Reach:
-		return p.reach(&req)
+		return p.reach(req)
 	default:
 		return p.refuse(BadRequest)
 	}
@@ -100,6 +109,9 @@ func (p *Policy) refuse(reason Reason) Decision {
 func (p *Policy) speak(v Verdict, reason Reason, r *Rule) Decision {
 	d := p.refuse(reason)
 	d.Verdict, d.Rule, d.Where, d.Log = v, r.ID, r.Where, r.Log
+	if reason == Allowed {
+		d.Limits = r.limits()
+	}
 	return d
 }
 
@@ -276,15 +288,7 @@ func (p *Policy) grants(h target.Host, credential string) (yes bool) {
 // be carried to. What admitted it is asked again, so that this answer stands
 // on its own.
 func (p *Policy) reach(r *Request) Decision {
-	stream := *r
-	switch {
-	case r.Method != "":
-		stream.Question = Fetch
-	case r.Protocol != 0:
-		stream.Question = Hello
-	default:
-		stream.Question = Connect
-	}
+	stream := streamOf(r)
 	if !wellFormed(&stream) {
 		return p.refuse(BadRequest)
 	}
@@ -301,6 +305,20 @@ func (p *Policy) reach(r *Request) Decision {
 		d.Verdict, d.Reason = Deny, PrivateIP
 	}
 	return d
+}
+
+// streamOf returns the question whose answer an address is for.
+func streamOf(r *Request) Request {
+	stream := *r
+	switch {
+	case r.Method != "":
+		stream.Question = Fetch
+	case r.Protocol != 0:
+		stream.Question = Hello
+	default:
+		stream.Question = Connect
+	}
+	return stream
 }
 
 func (p *Policy) reachable(r *Request) Decision {

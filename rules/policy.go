@@ -16,6 +16,8 @@ type Policy struct {
 	denied   DeniedNames
 	rules    []Rule // sorted: the first that matches is the one that speaks
 	index
+	observe bool    // mode: observe
+	lax     *Policy // without what rules only observe; nil if none does
 }
 
 // DeniedNames says how a denied name is answered in DNS.
@@ -66,8 +68,12 @@ type Rule struct {
 	// never allowed by them (IP-19).
 	Private    []netip.Prefix
 	Credential string
-	Log        LogLevel
-	Expires    int64 // first second on which the rule no longer holds; 0 is never
+	// Observe says that what the rule denies, or what it would deny of its
+	// hosts and ports by methods and paths, is let through and recorded.
+	Observe bool
+	Limits  Limits // of an allow rule
+	Log     LogLevel
+	Expires int64 // first second on which the rule no longer holds; 0 is never
 
 	// What people wrote about the rule; not judged.
 	Purpose string // reason: in the file
@@ -105,6 +111,9 @@ type Source struct {
 	Digest string
 	Rules  []Rule
 	Denied DeniedNames
+	// Observe lets everything through that rules would deny, and says so in
+	// [Decision.Observed]. Guards that are no matter of rules stay.
+	Observe bool
 }
 
 // Name returns the policy's name.

@@ -140,6 +140,10 @@ const (
 type Decision struct {
 	Verdict Verdict
 	Reason  Reason
+	// Observed, if not empty, is what this would have been refused for if it
+	// were not only observed. Rule and Where are then of the rule that would
+	// have denied it, if one did.
+	Observed Reason
 	// Explain, on a stream: the place is denied, but the stream is to be
 	// terminated so that the refusal can be said inside it. Every Fetch on it
 	// will be denied. Dialling is not allowed.
@@ -153,8 +157,11 @@ type Decision struct {
 	// Credential is what the rule grants to an admitted request, "" for none.
 	// In a refusal it is the credential that the refusal is about, if any.
 	Credential string
-	Log        LogLevel
-	Policy     string // digest of the policy, "sha256:…"
+	// Limits bound what is admitted, nil for nothing. Who acts on the decision
+	// counts; Decide has no memory.
+	Limits *Limits
+	Log    LogLevel
+	Policy string // digest of the policy, "sha256:…"
 }
 
 // LogLevel says how much of a request is recorded beyond what always is.

@@ -17,6 +17,7 @@ var textFields = map[string]func(*audit.Record) string{
 	"policy":     func(r *audit.Record) string { return r.Policy },
 	"verdict":    func(r *audit.Record) string { return r.Verdict },
 	"reason":     func(r *audit.Record) string { return r.Reason },
+	"would_deny": func(r *audit.Record) string { return r.WouldDeny },
 	"rule":       func(r *audit.Record) string { return r.Rule },
 	"where":      func(r *audit.Record) string { return r.Where },
 	"scope":      func(r *audit.Record) string { return r.Scope },

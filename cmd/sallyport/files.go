@@ -48,7 +48,8 @@ func readFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// policy is a policy file that was read: its text is what its digest is of.
+// policy is a policy that was read: its text is the effective policy, which its
+// digest is of.
 type policy struct {
 	name   string // metadata.name
 	digest string
@@ -58,22 +59,29 @@ type policy struct {
 
 // loadPolicy reads a policy file as a person named it.
 func loadPolicy(path string, creds []policyfile.Credential) (*policy, error) {
-	text, err := readFile(path)
+	p, err := readPolicy(path, creds)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, usage(hint(fmt.Errorf("policy: %w", err), "sallyport policy lint %s", path))
+		return nil, usage(hint(err, "sallyport policy lint %s", path))
 	}
-	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
-	}
-	return parsePolicy(path, text, creds)
-}
-
-func parsePolicy(name string, text []byte, creds []policyfile.Credential) (*policy, error) {
-	compiled, err := policyfile.ParsePolicy(name, text, creds)
 	if err != nil {
 		return nil, usage(err)
 	}
-	return &policy{name: compiled.Name(), digest: compiled.Digest(), text: text, rules: compiled}, nil
+	return &policy{name: p.Name, digest: p.Policy.Digest(), text: p.Effective, rules: p.Policy}, nil
+}
+
+// readPolicy reads a policy file with all that it includes. What is included
+// lies in its directory: no path and no link leads out of it.
+func readPolicy(path string, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	dir, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	defer dir.Close()
+	return policyfile.ReadPolicy(policyfile.Source{Name: path, Data: text, Files: dir.FS()}, creds)
 }
 
 var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
@@ -92,7 +100,14 @@ func loadPolicyByDigest(dir, digest string, creds []policyfile.Credential) (*pol
 	if got := policyfile.Digest(text); got != digest {
 		return nil, fmt.Errorf("%s has digest %s: it was changed", path, got)
 	}
-	return parsePolicy(path, text, creds)
+	compiled, err := policyfile.ParsePolicy(path, text, creds)
+	if err != nil {
+		return nil, err
+	}
+	if compiled.Digest() != digest {
+		return nil, fmt.Errorf("%s is not the effective policy that it is named after", path)
+	}
+	return &policy{name: compiled.Name(), digest: digest, text: text, rules: compiled}, nil
 }
 
 // loadCredentials reads every credential file in dir; all errors at once.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/audit"
+	"sallyport/audit/query"
 	"sallyport/broker"
 	"sallyport/certs"
 	"sallyport/control"
@@ -147,7 +149,24 @@ func openGateway(ctx context.Context, inst instance, log *slog.Logger) (*gateway
 		// detached, which denies everything.
 		log.Error("a cell stays detached", "cause", err)
 	}
+	if err := g.recount(); err != nil {
+		return nil, errors.Join(err, g.records.Close())
+	}
 	return g, nil
+}
+
+// recount takes the counts of limits from the log, where a run has limits: no
+// period is longer than a day of UTC.
+func (g *gateway) recount() error {
+	if !slices.ContainsFunc(g.table.Cells(), func(c live.Cell) bool { return c.Policy.Limited() }) {
+		return nil
+	}
+	now := time.Now().UTC()
+	f, err := query.Parse("kind=admit,done since="+now.Format(time.DateOnly), now)
+	if err != nil {
+		return err
+	}
+	return g.gate.Recount(query.Records(g.inst.auditDir(), f))
 }
 
 // attachAll puts the cells in force that were attached before this process began.

@@ -101,6 +101,7 @@ func (g *gateway) detach(ctx context.Context, cell string) {
 		}
 	}
 	delete(g.created, cell)
+	g.gate.Forget(id.Run)
 	if err := g.names.Forget(cell); err != nil {
 		g.log.Error("forgetting a cell's names", "cell", cell, "cause", err)
 	}

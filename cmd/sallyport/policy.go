@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,12 +20,14 @@ func newPolicy() *cobra.Command {
 		Short: "Check, test and question policy files",
 		Example: `  sallyport policy lint policy.yaml
   sallyport policy test policy.yaml
-  sallyport policy explain -p policy.yaml POST https://api.example.com/v1/charges`,
+  sallyport policy prove policy.yaml
+  sallyport policy explain -p policy.yaml POST https://api.example.com/v1/charges
+  sallyport policy show --effective policy.yaml`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")
-	c.AddCommand(newPolicyLint(), newPolicyTest(), newPolicyExplain())
+	c.AddCommand(newPolicyLint(), newPolicyTest(), newPolicyExplain(), newPolicyProve(), newPolicyShow())
 	return c
 }
 
@@ -55,58 +59,85 @@ func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, erro
 	if err != nil {
 		return nil, err
 	}
-	text, err := readFile(path)
+	p, err := readPolicy(path, creds)
 	if err != nil {
-		return nil, usage(fmt.Errorf("policy: %w", err))
+		return p, usage(err)
 	}
-	return policyfile.ReadPolicy(path, text, creds)
+	return p, nil
 }
 
 func newPolicyLint() *cobra.Command {
+	var strict bool
 	c := &cobra.Command{
-		Use:     "lint FILE...",
-		Short:   "Report everything that is wrong with policy files",
-		Example: "  sallyport policy lint policy.yaml\n  sallyport policy lint -o json *.yaml",
-		Args:    atLeast(1),
+		Use:   "lint FILE...",
+		Short: "Report everything that is wrong with policy files",
+		Long: `Lint reads policy files as a run would, and reports everything that is wrong, each with its
+place. With --strict it also reports what should not go into production: a reason that begins
+with TODO, a rule that has expired or will within 14 days, a rule of which deny rules leave
+nothing. -o sarif is SARIF 2.1.0, for tools that show it beside the lines under review.
+Exit codes: 0 nothing is wrong; 2 something is.`,
+		Example: `  sallyport policy lint policy.yaml
+  sallyport policy lint --strict policy.yaml
+  sallyport policy lint -o json *.yaml
+  sallyport policy lint -o sarif policy.yaml > policy.sarif`,
+		Args: atLeast(1),
 		RunE: func(c *cobra.Command, files []string) error {
-			asJSON, err := outputJSON(c)
+			output, _ := c.Flags().GetString("output")
+			if !slices.Contains([]string{"text", "json", "sarif"}, output) {
+				return usage(hint(fmt.Errorf("output %q: want text, json or sarif", output), "%s -o sarif", c.CommandPath()))
+			}
+			found, err := lintFiles(c, files, strict)
 			if err != nil {
 				return err
 			}
-			found := policyfile.Errors{}
-			for _, f := range files {
-				_, err := readPolicyFile(c, f)
-				if errs, ok := errors.AsType[policyfile.Errors](err); ok {
-					found = append(found, errs...)
-				} else if err != nil {
-					return err
-				}
-			}
-			if asJSON {
-				if err := printJSON(c.OutOrStdout(), found); err != nil {
-					return err
-				}
-			}
 			switch {
-			case len(found) > 0 && asJSON:
-				return &exitError{code: exitUsage}
+			case output == "json":
+				err = printJSON(c.OutOrStdout(), found)
+			case output == "sarif":
+				err = printSARIF(c.OutOrStdout(), found)
 			case len(found) > 0:
 				return usage(found)
-			case !asJSON:
+			default:
 				fmt.Fprintf(c.OutOrStdout(), "ok: %d files\n", len(files))
 			}
-			return nil
+			if err == nil && len(found) > 0 {
+				err = &exitError{code: exitUsage}
+			}
+			return err
 		},
 	}
-	addOutput(c)
+	c.Flags().BoolVar(&strict, "strict", false, "report too what should not go into production")
+	c.Flags().StringP("output", "o", "text", "text, json or sarif")
 	return c
 }
 
+// lintFiles returns everything that is wrong with files; the error is about
+// something else, such as a file that is not there.
+func lintFiles(c *cobra.Command, files []string, strict bool) (policyfile.Errors, error) {
+	found := policyfile.Errors{}
+	for _, f := range files {
+		p, err := readPolicyFile(c, f)
+		if err == nil && strict {
+			err = p.Strict(time.Now().Unix())
+		}
+		if errs, ok := errors.AsType[policyfile.Errors](err); ok {
+			found = append(found, errs...)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
 func newPolicyTest() *cobra.Command {
+	var cover bool
 	c := &cobra.Command{
-		Use:     "test FILE",
-		Short:   "Run a policy's own tests",
-		Example: "  sallyport policy test policy.yaml",
+		Use:   "test FILE",
+		Short: "Run a policy's own tests",
+		Long: `Test runs the tests of a policy and of the files that it includes. With --cover it names the
+rules that decide none of them.
+Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 the file is wrong.`,
+		Example: "  sallyport policy test policy.yaml\n  sallyport policy test --cover policy.yaml",
 		Args:    exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			asJSON, err := outputJSON(c)
@@ -124,14 +155,28 @@ func newPolicyTest() *cobra.Command {
 			} else {
 				printTests(c.OutOrStdout(), p.Tests)
 			}
-			if err != nil {
+			if cover && !printUntested(c, p, asJSON) || err != nil {
 				return &exitError{code: exitFailed}
 			}
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&cover, "cover", false, "name the rules that decide no test")
 	addOutput(c)
 	return c
+}
+
+// printUntested names the rules that decide no test; true means that there is
+// none. With JSON it goes to where errors go.
+func printUntested(c *cobra.Command, p *policyfile.PolicyFile, asJSON bool) bool {
+	list, w := p.Untested(), c.OutOrStdout()
+	if asJSON {
+		w = c.ErrOrStderr()
+	}
+	for i := range list {
+		fmt.Fprintf(w, "untested  %s  rule %s\n", list[i].Where, list[i].ID)
+	}
+	return len(list) == 0
 }
 
 func printTests(w io.Writer, tests []policyfile.TestResult) {
@@ -153,8 +198,10 @@ func printTests(w io.Writer, tests []policyfile.TestResult) {
 // explanation is what explain answers.
 type explanation struct {
 	Request    string           `json:"request"`
+	Question   string           `json:"question"`
 	Verdict    string           `json:"verdict"`
 	Reason     string           `json:"reason"`
+	WouldDeny  string           `json:"would_deny,omitempty"`
 	Rule       string           `json:"rule,omitempty"`
 	Where      string           `json:"where,omitempty"`
 	Credential string           `json:"credential,omitempty"`
@@ -165,10 +212,16 @@ type explanation struct {
 func newPolicyExplain() *cobra.Command {
 	var path string
 	c := &cobra.Command{
-		Use:   "explain [METHOD] URL",
-		Short: "Say what a policy decides about a request, and why; exit 0 if it is allowed, 1 if not",
+		Use:   "explain {[METHOD] URL | HOST:PORT | TYPE NAME}",
+		Short: "Say what a policy decides about a request, a stream or a DNS query, and why",
+		Long: `Explain asks a policy what a sandbox would ask, question after question: may the stream be
+opened, may its first bytes be what they are, may the request be sent. It prints the decision,
+the rule that spoke, and of each rule near it why it does not match.
+Exit codes: 0 it is allowed; 1 it is denied; 2 usage.`,
 		Example: `  sallyport policy explain -p policy.yaml https://api.example.com/v1/charges
-  sallyport policy explain -p policy.yaml DELETE https://api.example.com/v1/charges/1`,
+  sallyport policy explain -p policy.yaml DELETE https://api.example.com/v1/charges/1
+  sallyport policy explain -p policy.yaml db.example.com:5432
+  sallyport policy explain -p policy.yaml A api.example.com`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			asJSON, err := outputJSON(c)
@@ -178,9 +231,9 @@ func newPolicyExplain() *cobra.Command {
 			if path == "" {
 				return usage(hint(errors.New("no policy is named"), "%s -p policy.yaml URL", c.CommandPath()))
 			}
-			asked := "GET " + args[0]
-			if len(args) == 2 {
-				asked = args[0] + " " + args[1]
+			asked := strings.Join(args, " ")
+			if len(args) == 1 && strings.Contains(asked, "://") {
+				asked = "GET " + asked
 			}
 			e, err := explain(c, path, asked)
 			if err != nil {
@@ -207,14 +260,18 @@ func explain(c *cobra.Command, path, asked string) (*explanation, error) {
 	if err != nil {
 		return nil, usage(err)
 	}
-	req, err := policyfile.ParseRequest(asked)
+	req, err := policyfile.ParseQuestion(asked)
 	if err != nil {
 		return nil, usage(err)
 	}
 	req.Now = time.Now().Unix()
-	d := p.Policy.Decide(req)
+	d := p.Policy.Follow(req)
+	if d.Verdict == rules.Tunnel && req.Question == rules.Fetch {
+		req.Question = rules.Connect // the stream is carried unopened: no rule judges what is in it
+	}
 	return &explanation{
-		Request: asked, Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where,
+		Request: asked, Question: req.Question.String(), Verdict: d.Verdict.String(), Reason: string(d.Reason), WouldDeny: string(d.Observed),
+		Rule: d.Rule, Where: d.Where,
 		Credential: d.Credential, Policy: p.Policy.Digest(), Near: p.Policy.Explain(req),
 	}, nil
 }
@@ -225,6 +282,12 @@ func printExplanation(w io.Writer, e *explanation) {
 		word = "denied"
 	}
 	fmt.Fprintf(w, "%s: %s (%s)\n", e.Request, word, e.Reason)
+	if e.Verdict == rules.Tunnel.String() && e.Question != rules.Resolve.String() {
+		fmt.Fprintln(w, "  the stream is carried unopened: nobody looks at what is in it")
+	}
+	if e.WouldDeny != "" {
+		fmt.Fprintf(w, "  it is only observed: enforced, it would be denied (%s)\n", e.WouldDeny)
+	}
 	if e.Rule != "" {
 		fmt.Fprintf(w, "  by rule %s at %s\n", e.Rule, e.Where)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"sallyport/audit"
 	"sallyport/rules"
+	"sallyport/rules/limit"
 )
 
 // Recorder appends records. Append returns after the record is as durable as
@@ -52,7 +53,8 @@ type Config struct {
 
 // Gate is safe for use by many goroutines.
 type Gate struct {
-	cfg Config
+	cfg    Config
+	counts limit.Counter
 }
 
 // New returns a Gate. It refuses an incomplete Config.
@@ -60,7 +62,7 @@ func New(cfg Config) (*Gate, error) {
 	if cfg.Identity == nil || cfg.Recorder == nil || cfg.Now == nil || cfg.Hash == nil {
 		return nil, errors.New("gate: identity, recorder, clock and hash are all required")
 	}
-	return &Gate{cfg}, nil
+	return &Gate{cfg: cfg}, nil
 }
 
 // DeniedError is a refusal. Reason is for the sandbox; Err, if any, is for the
@@ -71,7 +73,9 @@ type DeniedError struct {
 	// Decision is what the policy said; its verdict is Deny and its reason is
 	// Reason, also where something other than the policy refused.
 	Decision rules.Decision
-	Err      error
+	// Wait, if not 0, is after how long the sandbox may try again.
+	Wait time.Duration
+	Err  error
 }
 
 func denied(id string, d rules.Decision, reason rules.Reason, cause error) *DeniedError {
@@ -118,6 +122,7 @@ type pass struct {
 	began    time.Time
 	recorded bool // an admit record stands in the log
 	closed   atomic.Bool
+	hold     *limit.Hold // counted against the limits of the rule; nil for none
 
 	mu     sync.Mutex   // guards vetted
 	vetted []netip.Addr // addresses that Vet let through
@@ -188,8 +193,13 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 	case p.decision.Verdict == rules.Inspect && req.Question != rules.Fetch:
 		return Pass{p}, nil
 	}
+	var err error
+	if p.hold, err = g.counts.Take(p.identity.Run, p.decision.Rule, p.decision.Limits, p.began); err != nil {
+		return Pass{}, g.refuse(ctx, p, rules.Limit, err)
+	}
 	rec := p.record(audit.Admit)
 	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
+		p.hold.Undo()
 		return Pass{}, denied(p.id, p.decision, rules.AuditUnavailable, err)
 	}
 	p.recorded = true
@@ -232,7 +242,7 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	if rec.Verdict != rules.Deny.String() {
 		rec.Credential = "" // what the policy would have granted was not used
 	}
-	rec.Reason, rec.Verdict = string(reason), rules.Deny.String()
+	rec.Reason, rec.Verdict, rec.WouldDeny = string(reason), rules.Deny.String(), ""
 	if cause != nil {
 		rec.Error = cause.Error()
 	}
@@ -241,7 +251,11 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
 		return denied(p.id, p.decision, rules.AuditUnavailable, errors.Join(cause, err))
 	}
-	return denied(p.id, p.decision, reason, cause)
+	e := denied(p.id, p.decision, reason, cause)
+	if reached, ok := errors.AsType[*limit.ReachedError](cause); ok {
+		e.Wait = reached.Wait
+	}
+	return e
 }
 
 // Refuse records that a request was refused before a policy could be asked,
@@ -346,6 +360,7 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 	if !p.p.recorded {
 		return p.p.endStream(ctx, o)
 	}
+	p.p.hold.End(p.p.gate.cfg.Now(), o.Sent, o.Received)
 	rec := p.p.record(audit.Done)
 	rec.ID, rec.Ref = "", p.p.id
 	rec.Status, rec.Sent, rec.Received = o.Status, o.Sent, o.Received
@@ -354,7 +369,7 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 		rec.Addr = o.Addr.String()
 	}
 	if o.Reason != "" {
-		rec.Verdict, rec.Reason = rules.Deny.String(), string(o.Reason)
+		rec.Verdict, rec.Reason, rec.WouldDeny = rules.Deny.String(), string(o.Reason), ""
 	}
 	if o.Err != nil {
 		rec.Error = o.Err.Error()
@@ -402,7 +417,7 @@ func (p *pass) record(kind audit.Kind) audit.Record {
 	d, r := &p.decision, &p.req
 	rec := audit.Record{
 		Kind: kind, ID: p.id, Cell: p.identity.Cell, Run: p.identity.Run,
-		Policy: d.Policy, Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where,
+		Policy: d.Policy, Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where, WouldDeny: string(d.Observed),
 		Scope: d.Scope, Credential: d.Credential,
 		Listener: p.origin.Listener, Proto: p.origin.Proto, Question: r.Question.String(),
 		Host: r.Endpoint.Host.String(), Port: r.Endpoint.Port, Method: r.Method, Path: r.Path.String(),

@@ -17,6 +17,7 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad, printed := string(readFile(t, "bad.yaml")), string(readFile(t, "bad.txt"))
+	shared := files(map[string]string{"shared/llm.yaml": head + one("llm", "llm.test")})
 	kinds := map[string]int{}
 	for _, m := range regexp.MustCompile("(?ms)^```(yaml|text)\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
 		block := m[2]
@@ -31,7 +32,7 @@ func TestDocumentation(t *testing.T) {
 			kinds["bad"]++
 		case strings.Contains(block, "kind: Policy"):
 			kinds["policy"]++
-			_, err = policyfile.ParsePolicy("docs/policy.md", []byte(block), stripe(t))
+			_, err = policyfile.ReadPolicy(policyfile.Source{Name: "docs/policy.md", Data: []byte(block), Files: shared}, stripe(t))
 		case strings.Contains(block, "kind: Credential"):
 			kinds["credential"]++
 			_, err = policyfile.ParseCredential("docs/policy.md", []byte(block))

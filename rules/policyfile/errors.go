@@ -73,6 +73,8 @@ type file struct {
 	name  string
 	lines []string
 	errs  Errors
+	// written says that this package wrote it: its lines may be long.
+	written bool
 }
 
 func (f *file) errorAt(line, col int, format string, args ...any) {

@@ -12,12 +12,20 @@ import (
 // policyDoc is a policy file while it is read.
 type policyDoc struct {
 	*file
-	creds []Credential
+	loader   *loader
+	rel      string       // its path from the directory of the first file
+	above    []*policyDoc // the files that include it, the first one first
+	includes []*policyDoc
+	parsed   bool // it is a mapping of the right kind
+	done     bool // read to its end
+	creds    []Credential
 
 	name, owner, description string
 	defaults                 defaults
 	denied                   rules.DeniedNames
+	observe                  bool
 	rules                    []*ruleDoc
+	never                    []*neverDoc
 	tests                    []*testDoc
 }
 
@@ -35,23 +43,26 @@ func readMethods() []string { return []string{"GET", "HEAD"} }
 
 func (d *policyDoc) read(root *ast.MappingNode) {
 	d.defaults = defaults{ports: []uint16{443}, methods: readMethods()}
-	var ruleList, testList ast.Node
+	var ruleList, testList, neverList ast.Node
 	keep := func(dst *ast.Node) func(ast.Node) { return func(n ast.Node) { *dst = n } }
 	skip := func(ast.Node) {} // checked by open
-	seen := d.mapping(root, "a policy", []key{
+	keys := []key{
 		{name: "apiVersion", read: skip},
 		{name: "kind", read: skip},
 		{name: "metadata", read: d.metadata(&d.name, &d.owner, &d.description), required: true},
-		{name: "mode", read: d.mode},
-		{name: "defaults", read: d.readDefaults},
+		{name: "mode", read: d.mode(&d.observe)},
 		{name: "dns", read: d.readDNS},
 		{name: "rules", read: keep(&ruleList)},
-		{name: "tests", read: keep(&testList)},
-		{name: "include", later: true},
-		{name: "never", later: true},
+		{name: "never", read: keep(&neverList)},
 		{name: "scopes", later: true},
 		{name: "limits", later: true},
-	})
+	}
+	if !d.written {
+		keys = append(keys, key{name: "defaults", read: d.readDefaults},
+			key{name: "include", read: d.items(d.readInclude)}, key{name: "tests", read: keep(&testList)})
+	}
+	seen := d.mapping(root, "a policy", keys)
+	d.checkIncluded(seen)
 	// Rules are read after the defaults, wherever these stand.
 	if all, ok := ruleList.(*ast.SequenceNode); ok {
 		for _, n := range all.Values {
@@ -59,11 +70,14 @@ func (d *policyDoc) read(root *ast.MappingNode) {
 		}
 	} else if ruleList != nil {
 		d.errorf(ruleList, "rules is %s; it has to be a list", kindOf(ruleList))
-	} else if seen["rules"] == nil {
+	} else if seen["rules"] == nil && seen["include"] == nil {
 		d.errorf(root, "no rules; if the policy is to deny everything, say so with rules: []")
 	}
 	if testList != nil {
 		d.items(d.readTest)(testList)
+	}
+	if neverList != nil {
+		d.items(d.readNever)(neverList)
 	}
 }
 
@@ -88,15 +102,14 @@ func (f *file) id(dst *string) func(ast.Node) {
 	}
 }
 
-func (d *policyDoc) mode(n ast.Node) {
-	var mode string
-	d.str(&mode)(n)
-	switch mode {
-	case "enforce", "":
-	case "observe", "learn":
-		d.errorf(n, "mode %q is not built in this version; it knows enforce", mode)
-	default:
-		d.errorf(n, "%q is no mode; this version knows enforce%s", mode, meant(mode, []string{"enforce"}))
+// mode reads whether something is enforced or only observed.
+func (d *policyDoc) mode(dst *bool) func(ast.Node) {
+	return func(n ast.Node) {
+		if s, ok := n.(*ast.StringNode); ok && s.Value == "learn" {
+			d.errorf(n, "mode \"learn\" is not built in this version; it knows enforce, observe")
+			return
+		}
+		d.word([]string{"enforce", "observe"}, func(s string) { *dst = s == "observe" })(n)
 	}
 }
 
@@ -138,8 +151,11 @@ func (d *policyDoc) tls(dst *rules.TLSMode) func(ast.Node) {
 	})
 }
 
+// logWords are the levels by their values.
+var logWords = []string{"metadata", "request", "request_response"}
+
 func (d *policyDoc) log(dst *rules.LogLevel) func(ast.Node) {
-	levels := []string{"metadata", "request", "request_response"}
+	levels := logWords
 	return func(n ast.Node) {
 		if s, ok := n.(*ast.StringNode); ok && s.Value == "none" {
 			d.errorf(n, "every decision is recorded: the least is log: metadata")
@@ -189,22 +205,21 @@ func (f *file) paths(dst *[]rules.PathPattern) func(ast.Node) {
 	})
 }
 
-// compile makes the policy of what was read, and puts what Compile finds into
-// its place in the file. Rules that could not be read are left out of that:
-// what they lack would only give faults that are none.
+// compile makes the policy of what was read, here and in what is included, and
+// puts what Compile finds into its place in the files. Rules that could not be
+// read are left out of that: what they lack would only give faults that are none.
 func (d *policyDoc) compile(digest string) *rules.Policy {
-	src := rules.Source{Name: d.name, Digest: digest, Denied: d.denied}
+	src := rules.Source{Name: d.name, Digest: digest, Denied: d.denied, Observe: d.observe}
 	var docs []*ruleDoc
 	ids := map[string]*ruleDoc{}
-	for _, r := range d.rules {
+	for _, r := range d.allRules() {
 		if first := ids[r.ID]; first != nil {
-			d.errorf(r.node("id"), "id %q is taken by the rule at %s", r.ID, first.Where)
-			r.whole = false
+			r.doc.errorf(r.node("id"), "id %q is taken by the rule at %s", r.ID, first.Where)
+			continue
 		} else if r.ID != "" {
 			ids[r.ID] = r
 		}
-		d.checkGrant(r)
-		if r.whole {
+		if r.doc.checkGrant(r); r.whole {
 			src.Rules, docs = append(src.Rules, r.Rule), append(docs, r)
 		}
 	}
@@ -213,7 +228,8 @@ func (d *policyDoc) compile(digest string) *rules.Policy {
 	switch {
 	case errors.As(err, &faults):
 		for _, fault := range faults.Faults {
-			d.errorf(docs[fault.Rule].node(fault.Field), "%s", fault.Text)
+			r := docs[fault.Rule]
+			r.doc.errorf(r.node(fault.Field), "%s", fault.Text)
 		}
 	case err != nil:
 		d.errorAt(1, 1, "%v", err)

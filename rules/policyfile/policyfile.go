@@ -6,13 +6,16 @@
 // not build is an error: nothing is ever ignored, repaired or guessed. Every
 // error is told at once, with its place and the source line.
 //
-// It trusts the caller for the bytes and does no I/O. It never sees a secret:
-// a credential file says where one is.
+// It trusts the caller for the bytes and, but for what a policy includes from
+// the directory that it is given, does no I/O. It never sees a secret: a
+// credential file says where one is.
 package policyfile
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"io/fs"
+	"path"
 
 	"sallyport/rules"
 )
@@ -20,9 +23,11 @@ import (
 // APIVersion is the version of the language that this package reads.
 const APIVersion = "sallyport/v1"
 
-// The kinds of document.
+// The kinds of document. An effective policy is what a run is under: one
+// document that stands for a policy file and everything that it includes.
 const (
 	KindPolicy     = "Policy"
+	KindEffective  = "EffectivePolicy"
 	KindCredential = "Credential"
 	KindGateway    = "Gateway"
 )
@@ -33,45 +38,67 @@ type PolicyFile struct {
 	Name        string
 	Owner       string
 	Description string
-	Tests       []TestResult
+	// Effective is the text of the effective policy, which the digest is of.
+	Effective []byte
+	Tests     []TestResult
+	Never     []NeverResult
+	doc       *policyDoc
 }
 
-// ParsePolicy reads a policy. Rules may grant the credentials in creds, within
-// their endpoints; the file's own tests must hold. The policy's digest is that
-// of data. The error is [Errors].
+// Source is where a policy is read from.
+type Source struct {
+	Name string // of the file, as its reader knows it
+	Data []byte
+	// Files holds what the file may include: its own directory. Nil includes nothing.
+	Files fs.FS
+}
+
+// ParsePolicy is [ReadPolicy] for who needs the policy alone.
 func ParsePolicy(name string, data []byte, creds []Credential) (*rules.Policy, error) {
-	p, err := ReadPolicy(name, data, creds)
+	p, err := ReadPolicy(Source{Name: name, Data: data}, creds)
 	if err != nil {
 		return nil, err
 	}
 	return p.Policy, nil
 }
 
-// ReadPolicy is [ParsePolicy] for tools that show more than the policy. If all
-// that is wrong are failing tests, it returns their results beside the error;
-// Policy is nil then.
-func ReadPolicy(name string, data []byte, creds []Credential) (*PolicyFile, error) {
-	f, root := open(name, data, KindPolicy)
-	if root == nil {
-		return nil, f.err()
+// ReadPolicy reads a policy and all that it includes, or an effective policy.
+// Rules may grant the credentials in creds, within their endpoints; what the
+// files say that must never be admitted is proved, and their tests must hold.
+// The policy's digest is that of the effective text. The error is [Errors].
+//
+// If all that is wrong are failing tests or statements, it returns what became
+// of each beside the error; Policy is nil then.
+func ReadPolicy(src Source, creds []Credential) (*PolicyFile, error) {
+	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}}
+	d := l.load(src.Name, path.Base(src.Name), src.Data, nil)
+	if !d.parsed {
+		return nil, l.err()
 	}
-	d := policyDoc{file: f, creds: creds}
-	d.read(root)
-	p := d.compile(Digest(data))
-	if err := f.err(); err != nil {
+	out := &PolicyFile{Name: d.name, Owner: d.owner, Description: d.description, doc: d}
+	digest := ""
+	if l.err() == nil {
+		out.Effective = d.effective()
+		digest = Digest(out.Effective)
+	}
+	p := d.compile(digest)
+	if err := l.err(); err != nil {
 		return nil, err
 	}
-	out := &PolicyFile{Policy: p, Name: d.name, Owner: d.owner, Description: d.description}
-	out.Tests = d.runTests(p)
-	if err := f.err(); err != nil {
+	d.checkEffective(src.Data, out.Effective)
+	out.Policy = p
+	out.Tests = l.tests
+	out.Tests = append(d.runTests(p), out.Tests...)
+	out.Never = d.prove(p)
+	if err := l.err(); err != nil {
 		out.Policy = nil
 		return out, err
 	}
 	return out, nil
 }
 
-// Digest returns what identifies a file in records: "sha256:" and the
-// hexadecimal digest of its exact bytes.
+// Digest returns "sha256:" and the hexadecimal digest of bytes. That of an
+// effective policy identifies it in records.
 func Digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])

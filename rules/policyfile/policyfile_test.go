@@ -60,14 +60,14 @@ func errorsOf(tb testing.TB, err error) policyfile.Errors {
 
 func TestReadPolicy(t *testing.T) {
 	text := readFile(t, "payments.yaml")
-	f, err := policyfile.ReadPolicy("payments.yaml", text, stripe(t))
+	f, err := policyfile.ReadPolicy(policyfile.Source{Name: "payments.yaml", Data: text}, stripe(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if f.Name != "payments-agent" || f.Owner != "team-payments" || f.Description != "Stripe test integration" {
 		t.Errorf("metadata: %q %q %q", f.Name, f.Owner, f.Description)
 	}
-	if f.Policy.Digest() != policyfile.Digest(text) || !strings.HasPrefix(f.Policy.Digest(), "sha256:") {
+	if f.Policy.Digest() != policyfile.Digest(f.Effective) || !strings.HasPrefix(f.Policy.Digest(), "sha256:") {
 		t.Errorf("digest %s", f.Policy.Digest())
 	}
 	got := map[string]rules.Rule{}
@@ -92,19 +92,35 @@ func TestReadPolicy(t *testing.T) {
 	}
 }
 
-// TestDigestIsOfTheBytes: what a reviewer cannot see changes it too.
-func TestDigestIsOfTheBytes(t *testing.T) {
-	plain := head + "rules: []\n"
-	seen := map[string]bool{}
-	for _, s := range []string{plain, plain + "\n", plain + "# x\n", strings.ReplaceAll(plain, "\n", "\r\n")} {
-		p, err := policyfile.ParsePolicy("p.yaml", []byte(s), nil)
+// TestDigestIsOfTheMeaning: layout and order make no difference to it, and
+// whatever a decision or a record depends on does.
+func TestDigestIsOfTheMeaning(t *testing.T) {
+	const rules = "rules:\n  - {id: a, reason: x, allow: {hosts: [a.test, b.test], ports: [443, 80]}}\n"
+	digest := func(s string) string {
+		p, err := policyfile.ParsePolicy("dir/p.yaml", []byte(s), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if seen[p.Digest()] {
-			t.Errorf("%q has the digest of another text", s)
+		return p.Digest()
+	}
+	plain := head + rules
+	for _, s := range []string{
+		plain + "# x\n", strings.ReplaceAll(plain, "\n", "\r\n"), strings.Replace(plain, "a.test, b.test", "b.test,   a.test", 1),
+		strings.Replace(plain, "443, 80", "80, 443", 1), strings.Replace(plain, "ports:", "methods: [HEAD, GET], ports:", 1),
+		plain + "tests: [{request: \"GET https://c.test/\", expect: deny}]\n",
+	} {
+		if digest(s) != digest(plain) {
+			t.Errorf("%q has another digest", s)
 		}
-		seen[p.Digest()] = true
+	}
+	for _, s := range []string{
+		"# x\n" + plain, strings.Replace(plain, "id: a", "id: b", 1), strings.Replace(plain, "reason: x", "reason: y", 1),
+		strings.Replace(plain, "443, 80", "443", 1), strings.Replace(plain, "allow:", "log: request, allow:", 1),
+		plain + "dns: {denied: nxdomain}\n", plain + "never: [{host: c.test}]\n", head + "rules: []\n",
+	} {
+		if digest(s) == digest(plain) {
+			t.Errorf("%q has the same digest", s)
+		}
 	}
 }
 
@@ -221,7 +237,7 @@ func TestPolicyErrors(t *testing.T) {
 		{"CF-02", rule("{host: a.test, methods: GET}", ""), []place{{7, 36, "text; it has to be a list"}}},
 		{"CF-02", rule("{host: a.test, methods: [null]}", ""), []place{{7, 37, "nothing; it has to be text"}}},
 		{"CF-02", rule("{host: a.test, paths: [\"\"]}", ""), []place{{7, 35, "empty text"}}},
-		{"CF-03", head + "mode: denny\nrules: []\n", []place{{4, 7, `"denny" is no mode`}}},
+		{"CF-03", head + "mode: denny\nrules: []\n", []place{{4, 7, `"denny" is none of enforce, observe`}}},
 		{"CF-03", head + "mode: Enforce\nrules: []\n", []place{{4, 7, `did you mean "enforce"?`}}},
 		{"CF-03", head + "mode: \"enforce \"\nrules: []\n", []place{{4, 7, `did you mean "enforce"?`}}},
 		{"CF-03", head + "mode: \"\"\nrules: []\n", []place{{4, 7, "empty text"}}},
@@ -230,13 +246,26 @@ func TestPolicyErrors(t *testing.T) {
 		{"CF-03", rule("{host: a.test}", "log: Request\n"), []place{{8, 10, `did you mean "request"?`}}},
 
 		// What this version does not build.
-		{"", head + "mode: observe\nrules: []\n", []place{{4, 7, `mode "observe" is not built`}}},
 		{"", head + "mode: learn\nrules: []\n", []place{{4, 7, `mode "learn" is not built`}}},
-		{"", head + "include: [{preset: x}]\nrules: []\nnever: []\nscopes: {}\nlimits: {}\n", []place{
-			{4, 1, `"include" is not built`}, {6, 1, `"never" is not built`}, {7, 1, `"scopes" is not built`}, {8, 1, `"limits" is not built`},
+		{"", head + "include: [{preset: x}]\nrules: []\nscopes: {}\nlimits: {}\n", []place{
+			{4, 11, "has no file"}, {4, 12, `"preset" is not built`}, {6, 1, `"scopes" is not built`}, {7, 1, `"limits" is not built`},
 		}},
 		{"", head + "defaults: {limits: {}}\ndns: {resolve: []}\nrules: []\n", []place{{4, 12, "not built"}, {5, 7, "not built"}}},
-		{"", rule("{host: a.test}", "limits: {requests: 60/min}\n"), []place{{8, 5, `"limits" is not built`}}},
+		{"", rule("{host: a.test}", "limits: {request_body: 1MiB}\n"), []place{{8, 14, `"request_body" is not built`}}},
+		{"", rule("{host: a.test}", "limits: {}\n"), []place{{8, 13, "limit nothing"}}},
+		{"", rule("{host: a.test}", "limits: {requests: 0/min}\n"), []place{{8, 24, "write it like 60/min"}}},
+		{"", rule("{host: a.test}", "limits: {requests: -1/min}\n"), []place{{8, 24, "write it like 60/min"}}},
+		{"", rule("{host: a.test}", "limits: {requests: 060/min}\n"), []place{{8, 24, "write it like 60/min"}}},
+		{"", rule("{host: a.test}", "limits: {requests: 60/second}\n"), []place{{8, 24, "a min, an hour or a day"}}},
+		{"", rule("{host: a.test}", "limits: {sent: 20MB/day}\n"), []place{{8, 20, "write it like 20MiB/day"}}},
+		{"", rule("{host: a.test}", "limits: {received: 99999999TiB/day}\n"), []place{{8, 24, "write it like 1GiB/hour"}}},
+		{"", rule("{host: a.test}", "limits: {concurrent: 0}\n"), []place{{8, 26, "a plain number from 1"}}},
+		{"", rule("{host: a.test}", "limits: {concurrent: 1.5}\n"), []place{{8, 26, "a plain number from 1"}}},
+		{"", head + "rules: [{id: a, reason: x, deny: {host: a.test}, limits: {concurrent: 1}}]\n", []place{{4, 58, "admits nothing that could be counted"}}},
+		{
+			"", head + "rules:\n- {id: a, reason: x, allow: {host: b.a.test}, limits: {concurrent: 1}}\n- {id: b, reason: x, allow: {host: \"*.a.test\", methods: [GET]}}\n",
+			[]place{{6, 29, "would be counted once"}},
+		},
 		{"", rule("{host: a.test}", "log: none\n"), []place{{8, 10, "every decision is recorded"}}},
 
 		// Rules.
@@ -345,20 +374,25 @@ func TestGrants(t *testing.T) {
 // TestEveryErrorAtOnce is also what docs/policy.md shows.
 func TestEveryErrorAtOnce(t *testing.T) {
 	_, err := policyfile.ParsePolicy("bad.yaml", readFile(t, "bad.yaml"), stripe(t))
+	golden(t, "bad.txt", []byte(err.Error()+"\n"))
+}
+
+// golden compares with a file of testdata; -update writes it.
+func golden(tb testing.TB, name string, got []byte) {
+	tb.Helper()
 	if *update {
-		if err := os.WriteFile("testdata/bad.txt", []byte(err.Error()+"\n"), 0o644); err != nil {
-			t.Fatal(err)
+		if err := os.WriteFile("testdata/"+name, got, 0o644); err != nil {
+			tb.Fatal(err)
 		}
 	}
-	want := strings.TrimRight(string(readFile(t, "bad.txt")), "\n")
-	if diff := cmp.Diff(want, err.Error()); diff != "" {
-		t.Errorf("errors (-want +got):\n%s", diff)
+	if diff := cmp.Diff(string(readFile(tb, name)), string(got)); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", name, diff)
 	}
 }
 
 func TestReadPolicyGivesTheResultsOfFailingTests(t *testing.T) {
 	text := head + "rules: []\ntests:\n- {request: \"GET https://a.test/\", expect: allow}\n- {dns: \"A a.test\", expect: deny}\n"
-	f, err := policyfile.ReadPolicy("p.yaml", []byte(text), nil)
+	f, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: []byte(text)}, nil)
 	if err == nil || f == nil || f.Policy != nil || len(f.Tests) != 2 || f.Tests[0].OK() || !f.Tests[1].OK() {
 		t.Fatalf("ReadPolicy = %+v, %v", f, err)
 	}
@@ -414,6 +448,7 @@ func FuzzParsePolicy(f *testing.F) {
 	f.Add(readFile(f, "payments.yaml"))
 	f.Add(readFile(f, "bad.yaml"))
 	f.Add([]byte(head + "rules: []\n"))
+	f.Add([]byte(head + everything))
 	f.Add([]byte("a: [b, {c: d}]\n? x\n: y\n<<: *z\n"))
 	creds := stripe(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -427,8 +462,10 @@ func FuzzParsePolicy(f *testing.F) {
 			}
 			return
 		}
-		if p.Digest() != policyfile.Digest(data) {
-			t.Fatal("the digest is of something else")
+		f, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: data}, creds)
+		if err != nil || p.Digest() != policyfile.Digest(f.Effective) {
+			t.Fatalf("the digest is of something else: %v", err)
 		}
+		checkRoundTrip(t, f, creds)
 	})
 }

@@ -15,6 +15,9 @@ import (
 // ruleDoc is a rule while it is read.
 type ruleDoc struct {
 	rules.Rule
+	doc    *policyDoc
+	origin string // file:line from the directory of the first file
+	shared bool   // multi_tenant: acknowledged
 	at     ast.Node
 	fields map[string]ast.Node // by the names of rules.Fault
 	whole  bool                // read without an error
@@ -44,11 +47,11 @@ type match struct {
 
 func (d *policyDoc) readRule(n ast.Node) {
 	before := len(d.errs)
-	r := &ruleDoc{at: n, fields: map[string]ast.Node{}}
-	r.Where = d.at(n)
+	r := &ruleDoc{doc: d, at: n, fields: map[string]ast.Node{}}
+	r.Where, r.origin = d.at(n), d.originOf(n)
 	r.Log, r.TLS = d.defaults.log, d.defaults.tls
 	var m match
-	var action, shared string
+	var action string
 	read := func(name string) func(ast.Node) {
 		return func(n ast.Node) {
 			if action != "" {
@@ -59,7 +62,7 @@ func (d *policyDoc) readRule(n ast.Node) {
 			d.readMatch(n, name, &m, r)
 		}
 	}
-	seen := d.mapping(n, "a rule", []key{
+	keys := []key{
 		{name: "id", required: true, read: d.id(&r.ID)},
 		{name: "reason", required: true, read: d.str(&r.Purpose)},
 		{name: "ticket", read: d.str(&r.Ticket)},
@@ -68,27 +71,33 @@ func (d *policyDoc) readRule(n ast.Node) {
 		{name: "allow", read: read("allow")},
 		{name: "deny", read: read("deny")},
 		{name: "credential", read: d.id(&r.Credential)},
+		{name: "mode", read: d.mode(&r.Observe)},
 		{name: "tls", read: d.tls(&r.TLS)},
 		{name: "log", read: d.log(&r.Log)},
-		{name: "multi_tenant", read: d.word([]string{"acknowledged"}, func(s string) { shared = s })},
-		{name: "limits", later: true},
-	})
+		{name: "multi_tenant", read: d.word([]string{"acknowledged"}, func(string) { r.shared = true })},
+		{name: "limits", read: d.limits(&r.Limits)},
+	}
+	if d.written {
+		keys = append(keys, key{name: "origin", required: true, read: func(n ast.Node) {
+			d.str(&r.origin)(n)
+			r.Where = r.origin
+		}})
+	}
+	seen := d.mapping(n, "a rule", keys)
 	if seen == nil {
 		return
 	}
 	if seen["allow"] == nil && seen["deny"] == nil {
 		d.errorf(n, "a rule has allow or deny")
 	}
-	for _, field := range []string{"id", "expires", "credential", "tls"} {
-		r.fields[field] = seen[field]
-	}
+	maps.Copy(r.fields, seen)
 	r.Hosts, r.Ports, r.Methods, r.Paths, r.Private, r.Raw = m.hosts, m.ports, m.methods, m.paths, m.cidrs, m.raw
 	switch action {
 	case "allow":
 		r.Action = rules.AllowAction
 		d.fillIn(r, &m, seen["tls"] != nil)
 		for _, h := range r.Hosts {
-			d.checkWildcard(r.node("hosts"), h, shared != "")
+			d.checkWildcard(r.node("hosts"), h, r.shared)
 		}
 	case "deny":
 		d.checkDeny(r, &m, seen)
@@ -99,25 +108,9 @@ func (d *policyDoc) readRule(n ast.Node) {
 }
 
 func (d *policyDoc) readMatch(n ast.Node, what string, m *match, r *ruleDoc) {
-	addHost := func(n ast.Node, s string) {
-		h, ok := d.host(n, s)
-		switch {
-		case !ok:
-		case slices.Contains(m.hosts, h):
-			d.errorf(n, "%q stands twice", s)
-		default:
-			m.hosts = append(m.hosts, h)
-		}
-	}
 	seen := d.mapping(n, what, []key{
-		{name: "host", read: func(n ast.Node) {
-			before := len(d.errs)
-			var s string
-			if d.str(&s)(n); len(d.errs) == before {
-				addHost(n, s)
-			}
-		}},
-		{name: "hosts", read: d.strs(addHost)},
+		{name: "host", read: d.oneHost(&m.hosts)},
+		{name: "hosts", read: d.hostList(&m.hosts)},
 		{name: "ports", read: d.ports(&m.ports)},
 		{name: "methods", read: d.methods(&m.methods)},
 		{name: "access", read: d.word([]string{"read", "write"}, func(s string) { m.access = s })},
@@ -136,6 +129,32 @@ func (d *policyDoc) readMatch(n ast.Node, what string, m *match, r *ruleDoc) {
 	r.fields["match"] = n
 	if seen["access"] != nil && seen["methods"] != nil {
 		d.errorf(seen["access"], "access and methods; write one of them")
+	}
+}
+
+// oneHost and hostList read host patterns, each once.
+func (f *file) oneHost(dst *[]rules.HostPattern) func(ast.Node) {
+	return func(n ast.Node) {
+		before := len(f.errs)
+		var s string
+		if f.str(&s)(n); len(f.errs) == before {
+			f.addHost(n, s, dst)
+		}
+	}
+}
+
+func (f *file) hostList(dst *[]rules.HostPattern) func(ast.Node) {
+	return f.strs(func(n ast.Node, s string) { f.addHost(n, s, dst) })
+}
+
+func (f *file) addHost(n ast.Node, s string, dst *[]rules.HostPattern) {
+	h, ok := f.host(n, s)
+	switch {
+	case !ok:
+	case slices.Contains(*dst, h):
+		f.errorf(n, "%q stands twice", s)
+	default:
+		*dst = append(*dst, h)
 	}
 }
 
@@ -167,10 +186,6 @@ func (d *policyDoc) fillIn(r *ruleDoc, m *match, ownTLS bool) {
 // checkDeny refuses what would mean nothing in a deny rule. Defaults are for
 // allow rules: a deny rule without ports or methods is about all of them.
 func (d *policyDoc) checkDeny(r *ruleDoc, m *match, seen map[string]ast.Node) {
-	r.Log = rules.LogMetadata
-	if seen["log"] == nil {
-		r.Log = d.defaults.log
-	}
 	if seen["tls"] == nil {
 		r.TLS = rules.InspectTLS
 	}

@@ -89,13 +89,14 @@ func reasonNames() []string {
 	return out
 }
 
-// runTests asks the policy what its tests ask. Without "at", a test is asked
+// runTests asks the policy what its tests ask, as if everything were enforced:
+// what is observed today is to be tested for tomorrow. Without "at", a test is asked
 // at a time at which no rule has expired, so that a file which loads today
 // loads tomorrow.
 func (d *policyDoc) runTests(p *rules.Policy) []TestResult {
 	results := make([]TestResult, 0, len(d.tests))
 	for _, t := range d.tests {
-		got := p.Follow(t.request)
+		got := p.Enforced().Follow(t.request)
 		r := TestResult{Where: d.at(t.node), Asked: t.asked, Decision: got}
 		fail := func(field, format string, args ...any) {
 			text := fmt.Sprintf(format, args...)

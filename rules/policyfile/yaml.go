@@ -25,7 +25,7 @@ const (
 // open parses a file into its one document, a mapping of the wanted kind. On
 // failure the node is nil and the file has errors.
 func open(name string, data []byte, kind string) (*file, *ast.MappingNode) {
-	f := &file{name: name}
+	f := &file{name: name, written: kind == KindEffective}
 	if len(data) > maxFile {
 		f.errorAt(1, 1, "longer than 1 MiB")
 		return f, nil
@@ -57,7 +57,7 @@ func (f *file) text(data []byte) string {
 	for i, r := range s {
 		col++
 		switch {
-		case col == maxLine:
+		case col == maxLine && !f.written:
 			f.errorAt(line, col, "a line of more than %d characters: its end would not be seen", maxLine-1)
 		case r == '\n':
 			line, col = line+1, 0

@@ -23,8 +23,10 @@ import (
 var allowed = map[string][]string{
 	"rules/target":     {},
 	"rules":            {"rules/target"},
-	"rules/policyfile": {"rules", "rules/target"},
-	"rules/gate":       {"rules", "rules/target", "audit"},
+	"rules/prove":      {"rules", "rules/target"},
+	"rules/policyfile": {"rules", "rules/target", "rules/prove"},
+	"rules/limit":      {"rules"},
+	"rules/gate":       {"rules", "rules/target", "rules/limit", "audit"},
 	"rules/live":       {"rules", "rules/target", "rules/gate"},
 	"audit":            {"audit/checkpoint"},
 	"audit/checkpoint": {},
@@ -132,7 +134,7 @@ func TestImportsGoOneWay(t *testing.T) {
 
 // pure rooms decide; they may not be able to do anything.
 func TestPureRoomsImportNothingThatActs(t *testing.T) {
-	pure := []string{"rules", "rules/target", "rules/policyfile", "proxy/sniff"}
+	pure := []string{"rules", "rules/target", "rules/policyfile", "rules/prove", "proxy/sniff"}
 	deny := []string{"net", "net/http", "os", "os/exec", "log/slog", "syscall", "golang.org/x/sys/unix"}
 	seen := 0
 	for _, s := range sources(t, parser.ImportsOnly) {

@@ -1,0 +1,153 @@
+package gate_test
+
+import (
+	"errors"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sallyport/audit"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+)
+
+// limited gives the rule about api.test limits.
+func limited(t *testing.T, h *house, l rules.Limits) {
+	t.Helper()
+	list := h.id.Policy.Rules()
+	for i := range list {
+		if list[i].ID == "api" {
+			list[i].Limits = l
+		}
+	}
+	p, err := rules.Compile(rules.Source{Digest: "sha256:aa", Rules: list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.id.Policy = p
+}
+
+func deniedBy(tb testing.TB, err error) *gate.DeniedError {
+	tb.Helper()
+	var d *gate.DeniedError
+	if !errors.As(err, &d) {
+		tb.Fatalf("%v is no refusal", err)
+	}
+	return d
+}
+
+// TestLimitIsExact: 64 clients are admitted as often as the limit says; the
+// others are refused, recorded, and told when to come again.
+func TestLimitIsExact(t *testing.T) {
+	h := newHouse(t)
+	h.now = time.Unix(1_700_000_010, 0) // 30 seconds into a minute
+	limited(t, h, rules.Limits{Requests: rules.Rate{N: 100, Period: 60}})
+	req := request(t, rules.Fetch, "api.test")
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for range 5 {
+				p, err := h.Admit(t.Context(), req)
+				if err != nil {
+					if d := deniedBy(t, err); d.Reason != rules.Limit || d.Wait != 30*time.Second || d.Decision.Rule != "api" {
+						t.Errorf("%+v", d)
+					}
+					continue
+				}
+				admitted.Add(1)
+				if err := p.Done(t.Context(), gate.Outcome{Status: 200}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	kinds := map[audit.Kind]int{}
+	for _, r := range h.log.all() {
+		kinds[r.Kind]++
+		if r.Kind == audit.Refuse && (r.Reason != "limit" || r.Verdict != "deny" || r.Error != "the limit of 100 requests in 60 seconds is reached") {
+			t.Fatalf("%+v", r)
+		}
+	}
+	if admitted.Load() != 100 || kinds[audit.Admit] != 100 || kinds[audit.Refuse] != 220 {
+		t.Errorf("%d admitted, %v recorded", admitted.Load(), kinds)
+	}
+}
+
+// TestLimitSurvivesARestart: a new gate counts what the log says.
+func TestLimitSurvivesARestart(t *testing.T) {
+	h := newHouse(t)
+	l := rules.Limits{Requests: rules.Rate{N: 3, Period: 3600}, Received: rules.Rate{N: 1000, Period: 86400}}
+	limited(t, h, l)
+	req := request(t, rules.Fetch, "api.test")
+	for range 2 {
+		p, err := h.Admit(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Done(t.Context(), gate.Outcome{Received: 400}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := h.log.all()
+	for i := range before {
+		before[i].Time = h.now
+	}
+	again := newHouse(t)
+	limited(t, again, l)
+	if err := again.Recount(each(before, nil)); err != nil {
+		t.Fatal(err)
+	}
+	p, err := again.Admit(t.Context(), req)
+	if err != nil {
+		t.Fatalf("the third: %v", err)
+	}
+	if err := p.Done(t.Context(), gate.Outcome{Received: 200}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.Admit(t.Context(), req); deniedBy(t, err).Reason != rules.Limit {
+		t.Error(err)
+	}
+	again.now = again.now.Add(time.Hour)
+	if _, err := again.Admit(t.Context(), req); deniedBy(t, err).Reason != rules.Limit {
+		t.Errorf("what was received today: %v", err)
+	}
+	again.Forget("run")
+	if _, err := again.Admit(t.Context(), req); err != nil {
+		t.Error(err)
+	}
+	if err := newHouse(t).Recount(each(before, errDisk)); !errors.Is(err, errDisk) {
+		t.Errorf("a log that cannot be read: %v", err)
+	}
+}
+
+func each(recs []audit.Record, err error) iter.Seq2[audit.Record, error] {
+	return func(yield func(audit.Record, error) bool) {
+		for _, r := range recs {
+			if !yield(r, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(audit.Record{}, err)
+		}
+	}
+}
+
+// TestWhatIsNotRecordedIsNotCounted: the log was full, so nothing was done.
+func TestWhatIsNotRecordedIsNotCounted(t *testing.T) {
+	h := newHouse(t)
+	limited(t, h, rules.Limits{Requests: rules.Rate{N: 1, Period: 60}, Concurrent: 1})
+	req := request(t, rules.Fetch, "api.test")
+	h.log.failBefore = true
+	if _, err := h.Admit(t.Context(), req); deniedBy(t, err).Reason != rules.AuditUnavailable {
+		t.Fatal(err)
+	}
+	h.log.failBefore = false
+	if _, err := h.Admit(t.Context(), req); err != nil {
+		t.Error(err)
+	}
+}

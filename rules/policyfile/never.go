@@ -1,0 +1,107 @@
+package policyfile
+
+import (
+	"slices"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"sallyport/rules"
+	"sallyport/rules/prove"
+)
+
+// NeverResult is one statement of never and whether it is proved.
+type NeverResult struct {
+	Where string `json:"where"` // file:line
+	Text  string `json:"text"`  // as the effective policy writes it
+	// Failure says what is wrong, "" for nothing; Example is a request that
+	// is admitted and must not be.
+	Failure string `json:"failure,omitempty"`
+	Example string `json:"example,omitempty"`
+	Rule    string `json:"rule,omitempty"` // what admits it
+}
+
+// neverDoc is a statement while it is read.
+type neverDoc struct {
+	prove.Statement
+	doc    *policyDoc
+	node   ast.Node
+	origin string
+	reason string
+}
+
+func (d *policyDoc) readNever(n ast.Node) {
+	before := len(d.errs)
+	s := &neverDoc{doc: d, node: n, origin: d.originOf(n)}
+	var one, many []rules.HostPattern
+	keys := []key{
+		{name: "credential", read: func(n ast.Node) {
+			before := len(d.errs)
+			if d.id(&s.Credential)(n); len(d.errs) == before {
+				d.checkCredential(n, s.Credential)
+			}
+		}},
+		{name: "host", read: d.oneHost(&one)},
+		{name: "hosts", read: d.hostList(&many)},
+		{name: "ports", read: d.ports(&s.Ports)},
+		{name: "methods", read: d.methods(&s.Methods)},
+		{name: "paths", read: d.paths(&s.Paths)},
+		{name: "reason", read: d.str(&s.reason)},
+	}
+	if d.written {
+		keys = append(keys, key{name: "origin", required: true, read: d.str(&s.origin)})
+	}
+	seen := d.mapping(n, "a statement", keys)
+	switch {
+	case seen == nil:
+		return
+	case seen["host"] != nil && seen["hosts"] != nil:
+		d.errorf(seen["hosts"], "host and hosts; write one of them")
+	case len(d.errs) == before && s.Credential == "" && len(one)+len(many)+len(s.Ports)+len(s.Methods)+len(s.Paths) == 0:
+		d.errorf(n, "a statement that is about everything; a policy that denies everything says so with rules: []")
+	}
+	s.Hosts = slices.Concat(one, many)
+	slices.Sort(s.Methods)
+	if len(d.errs) == before {
+		d.never = append(d.never, s)
+	}
+}
+
+// checkCredential refuses a name that no credential has: a statement about a
+// misspelled one would always hold.
+func (d *policyDoc) checkCredential(n ast.Node, name string) {
+	known := make([]string, len(d.creds))
+	for i := range d.creds {
+		known[i] = d.creds[i].Name
+	}
+	if !slices.Contains(known, name) {
+		d.errorf(n, "no credential is named %q%s", name, missing(name, known))
+	}
+}
+
+// prove looks for what the policy admits although a statement forbids it, over
+// all files. What a rule only observes is admitted.
+func (d *policyDoc) prove(p *rules.Policy) []NeverResult {
+	var results []NeverResult
+	for _, x := range d.closure() {
+		for _, s := range x.never {
+			r := NeverResult{Where: x.at(s.node), Text: s.text()}
+			if d.written {
+				r.Where = s.origin
+			}
+			switch e, err := prove.Check(p.Loosest(), s.Statement); {
+			case p.Observes():
+				r.Failure = "cannot hold under mode: observe, which lets everything through"
+			case err != nil:
+				r.Failure = "cannot be proved: " + err.Error()
+			case e != nil:
+				r.Example, r.Rule = e.String(), e.Decision.Rule
+				r.Failure = "does not hold: " + outcome(e.Decision) + ": " + r.Example
+			}
+			if r.Failure != "" {
+				x.errorf(s.node, "this %s", r.Failure)
+			}
+			results = append(results, r)
+		}
+	}
+	return results
+}

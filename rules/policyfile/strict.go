@@ -1,0 +1,69 @@
+package policyfile
+
+import (
+	"slices"
+	"strings"
+
+	"sallyport/rules"
+	"sallyport/rules/prove"
+)
+
+// soon is how long before its end a rule is told of.
+const soon = 14 * 86400
+
+// Strict returns what keeps a policy that loads out of production: a reason
+// that nobody wrote yet, a rule that has expired or will within 14 days of now
+// (seconds since the Unix epoch), a rule that can admit nothing since others
+// deny all of it. The error is [Errors], nil for nothing.
+func (p *PolicyFile) Strict(now int64) error {
+	var denies []rules.Rule
+	for _, r := range p.doc.allRules() {
+		if r.Action == rules.DenyAction && !r.Observe {
+			denies = append(denies, r.Rule)
+		}
+	}
+	for _, r := range p.doc.allRules() {
+		if strings.HasPrefix(r.Purpose, "TODO") {
+			r.doc.errorf(r.node("reason"), "rule %q: the reason is still to be written", r.ID)
+		}
+		switch left := r.Expires - now; {
+		case r.Expires == 0 || left > soon:
+		case left <= 0:
+			r.doc.errorf(r.node("expires"), "rule %q has expired: take it out, or renew it", r.ID)
+		default:
+			r.doc.errorf(r.node("expires"), "rule %q expires in %d days", r.ID, (left+86399)/86400)
+		}
+		if r.Action == rules.AllowAction && admitsNothing(&r.Rule, denies) {
+			r.doc.errorf(r.at, "rule %q admits nothing: deny rules take all of it", r.ID)
+		}
+	}
+	return p.doc.loader.err()
+}
+
+// admitsNothing reports a rule of which deny rules leave nothing. What cannot
+// be answered is no: this is about order, not about safety.
+func admitsNothing(r *rules.Rule, denies []rules.Rule) bool {
+	alone, err := rules.Compile(rules.Source{Rules: append(slices.Clone(denies), *r)})
+	if err != nil {
+		return false
+	}
+	e, err := prove.Check(alone, prove.Statement{})
+	return e == nil && err == nil
+}
+
+// Untested returns the rules that decide none of the policy's tests, in the
+// order of their ids.
+func (p *PolicyFile) Untested() []rules.Rule {
+	touched := map[string]bool{}
+	for _, t := range p.Tests {
+		touched[t.Decision.Rule] = true
+	}
+	var out []rules.Rule
+	for _, r := range p.doc.allRules() {
+		if !touched[r.ID] {
+			out = append(out, r.Rule)
+		}
+	}
+	slices.SortFunc(out, func(a, b rules.Rule) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}

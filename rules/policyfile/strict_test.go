@@ -1,0 +1,61 @@
+package policyfile_test
+
+import (
+	"strings"
+	"testing"
+
+	"sallyport/rules/policyfile"
+)
+
+func TestStrict(t *testing.T) {
+	const day = 86400
+	text := head + `rules:
+  - {id: fine, reason: x, allow: {host: a.test}, expires: 2027-01-31}
+  - {id: todo, reason: "TODO say why", allow: {host: b.test}}
+  - {id: dead, reason: x, allow: {host: c.test, paths: ["/v1/*"]}}
+  - {id: half, reason: x, allow: {host: d.test, methods: [GET, PUT]}}
+  - {id: no-c, reason: x, deny: {host: c.test, paths: ["/V1/**"]}}
+  - {id: no-d, reason: x, deny: {host: d.test, methods: [PUT]}}
+tests:
+  - {request: "GET https://a.test/", expect: allow}
+  - {request: "PUT https://d.test/", expect: deny, rule: no-d}
+`
+	f, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: []byte(text)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var untested []string
+	for _, r := range f.Untested() {
+		untested = append(untested, r.ID)
+	}
+	if got := strings.Join(untested, " "); got != "dead half no-c todo" {
+		t.Errorf("untested: %s", got)
+	}
+	const end = 1801353600 // 2027-01-31
+	tests := []struct {
+		now  int64
+		want string
+	}{
+		{end - 15*day, ""},
+		{end - 14*day, "p.yaml:5:59: rule \"fine\" expires in 14 days"},
+		{end - 1, "expires in 1 days"},
+		{end, "p.yaml:5:59: rule \"fine\" has expired"},
+	}
+	for _, tt := range tests {
+		f, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: []byte(text)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := f.Strict(tt.now).Error()
+		for _, want := range []string{
+			tt.want, "p.yaml:6:24: rule \"todo\": the reason is still to be written", "p.yaml:7:5: rule \"dead\" admits nothing",
+		} {
+			if !strings.Contains(got, want) {
+				t.Errorf("at %d:\n%s\nwant %q", tt.now, got, want)
+			}
+		}
+		if strings.Contains(got, "half") || tt.want == "" && strings.Contains(got, "fine") {
+			t.Errorf("at %d:\n%s", tt.now, got)
+		}
+	}
+}
