@@ -27,11 +27,12 @@ import (
 	"sallyport/broker/sign"
 	"sallyport/control"
 	"sallyport/rules"
+	"sallyport/rules/policyfile"
 )
 
 // Config is what a Server needs. Now and Log are required.
 type Config struct {
-	Credentials []Credential
+	Credentials []policyfile.Credential
 	// GatewayUID is the only user who gets signatures.
 	GatewayUID uint32
 	// AdminUID is the only user who grants, revokes and lists: root, 0.
