@@ -135,6 +135,19 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 	return nil
 }
 
+// Params returns the parameters of the query that Inject may set in a request: the
+// dialler lets nothing else of a query differ from what was admitted.
+func (c *Client) Params(p gate.Pass) []string {
+	cc := c.cell(p.Identity().Cell)
+	if cc == nil || cc.run != p.Identity().Run || cc.finder == nil || !p.Request().Secure {
+		return nil
+	}
+	if place, ok := cc.finder.place(p.Decision().Credential); ok && place.Type == "query" {
+		return []string{place.Header}
+	}
+	return nil
+}
+
 // sameRequest holds the request that is about to be sent against the one that
 // was admitted (CR-01): method, authority and path.
 func sameRequest(p gate.Pass, r *http.Request) error {

@@ -11,6 +11,7 @@ import (
 	"sallyport/broker/needle"
 	"sallyport/control"
 	"sallyport/rules"
+	"sallyport/rules/target"
 )
 
 // finder tells what a request carries of one cell's credentials. It is
@@ -188,7 +189,7 @@ func (l *look) param(part string) {
 	bound, ownKey := -1, isKeyParam(part)
 	for i := range l.f.grants {
 		g := &l.f.grants[i]
-		if g.Place.Type != "query" || !paramNamed(part, g.Place.Header) {
+		if g.Place.Type != "query" || !target.ParamNamed(part, g.Place.Header) {
 			if ownKey {
 				l.seen[i] |= seenForeign
 			}
