@@ -15,10 +15,11 @@ import (
 
 // bound is a credential that is ready for use.
 type bound struct {
-	name, owner, env string
-	scheme           sign.Scheme
-	kind             string
-	source           source.Source
+	name, owner    string
+	env, secretEnv string
+	scheme         sign.Scheme
+	kind           string
+	source         source.Source
 	// lock holds the endpoints as allow rules: the one engine that judges
 	// requests at the gateway judges them here again.
 	lock *rules.Policy
@@ -37,10 +38,12 @@ func bind(c policyfile.Credential, cfg Config) (*bound, error) {
 	if !rules.IsID(c.Name) {
 		fault(errors.New("a name is of lower-case letters, digits, and - . _ between them, at most 64"))
 	}
-	if c.Env != "" && !validEnv.MatchString(c.Env) {
-		fault(fmt.Errorf("placeholder env %q is not the name of a variable", c.Env))
+	for _, env := range []string{c.Env, c.SecretEnv} {
+		if env != "" && !validEnv.MatchString(env) {
+			fault(fmt.Errorf("placeholder env %q is not the name of a variable", env))
+		}
 	}
-	b := &bound{name: c.Name, owner: c.Owner, env: c.Env, kind: string(c.Type)}
+	b := &bound{name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, kind: string(c.Type)}
 	var err error
 	b.scheme, err = sign.New(c.Scheme, sign.Config{Transport: cfg.Transport, Now: cfg.Now})
 	fault(err)
@@ -111,5 +114,8 @@ func parseRequest(in injectRequest) (sign.Request, error) {
 	if in.Port == 0 || in.Method == "" {
 		return sign.Request{}, errors.New("a request has a port and a method")
 	}
-	return sign.Request{Method: in.Method, Endpoint: target.Endpoint{Host: h, Port: in.Port}, Path: p, Query: in.Query}, nil
+	return sign.Request{
+		Method: in.Method, Endpoint: target.Endpoint{Host: h, Port: in.Port}, Path: p, Query: in.Query,
+		Header: in.Fields, Payload: in.Payload,
+	}, nil
 }

@@ -36,7 +36,12 @@ type Request struct {
 	Endpoint target.Endpoint
 	Path     target.Path
 	Query    string // raw
-	Now      time.Time
+	// Header and Payload are there if the scheme's place asks for them: the
+	// fields as they will be sent, and the SHA-256 of the body in hexadecimal,
+	// or what AWS writes in its stead.
+	Header  http.Header
+	Payload string
+	Now     time.Time
 }
 
 // Changes is what a scheme does to a request. Everything that stands under the
@@ -62,6 +67,13 @@ type Scheme interface {
 	Sign(context.Context, secret.Value, Request) (Changes, error)
 }
 
+// Shaper is a [Scheme] whose secret holds several values of which the sandbox gets
+// stand-ins, or none that could be shown: Shapes returns what they look like. The
+// first one is what identifies the credential in a request.
+type Shaper interface {
+	Shapes(secret.Value) ([]string, error)
+}
+
 // New returns the scheme that a credential document describes.
 func New(s policyfile.Scheme, cfg Config) (Scheme, error) {
 	switch s.Type {
@@ -73,6 +85,8 @@ func New(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return newBasic(s)
 	case policyfile.Query:
 		return newQuery(s)
+	case policyfile.AWSSigV4:
+		return newSigV4(s)
 	case policyfile.OAuth2Client:
 		return newOAuth2Client(s, cfg)
 	default:

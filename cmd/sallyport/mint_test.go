@@ -143,7 +143,9 @@ func TestBrokerEnvironmentHoldsOnlyWhatSourcesName(t *testing.T) {
 	env := map[string]string{"API": "1", "OTHER": "2", "CREDENTIALS_DIRECTORY": "/run/x"}
 	lookup := func(n string) (string, bool) { v, ok := env[n]; return v, ok }
 	creds := []policyfile.Credential{
-		{Source: policyfile.Source{Env: "API"}}, {Source: policyfile.Source{Env: "API"}}, {Source: policyfile.Source{Env: "UNSET"}},
+		{Source: policyfile.Source{Env: "API"}},
+		{Source: policyfile.Source{Env: "API"}},
+		{Source: policyfile.Source{Env: "UNSET"}},
 		{Source: policyfile.Source{File: "/s"}},
 	}
 	if got := brokerEnv(creds, lookup); !slices.Equal(got, []string{"API=1"}) {

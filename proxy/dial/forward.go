@@ -126,7 +126,9 @@ func (d *Dialer) query(p gate.Pass, u *url.URL) (string, error) {
 
 // notInValue reports what does not stand in the value of one parameter
 // (RFC 3986 section 3.4), and the semicolon, which some read as a separator.
-func notInValue(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune(";#\"<>\\^`{|}", c) }
+func notInValue(c rune) bool {
+	return c <= ' ' || c >= 0x7f || strings.ContainsRune(";#\"<>\\^`{|}", c)
+}
 
 // upgradeKnown reports whether h asks for no upgrade or for WebSocket, which
 // net/http then sends over HTTP/1.1 (RFC 6455 section 4.1).

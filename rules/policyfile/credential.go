@@ -22,6 +22,7 @@ type Credential struct {
 	Endpoints   []Endpoint
 	Source      Source
 	Env         string // placeholder.env, "" if the sandbox gets no placeholder
+	SecretEnv   string // placeholder.secret_env, of types with a pair of keys
 }
 
 // Endpoint is one place where a credential may go. Empty Methods and Paths
@@ -87,13 +88,23 @@ func (f *file) readCredential(root *ast.MappingNode, c *Credential) {
 			c.Endpoints = append(c.Endpoints, f.endpoint(n))
 		})},
 		{name: "source", required: true, read: f.source(&c.Source)},
-		{name: "placeholder", read: f.placeholder(&c.Env)},
+		{name: "placeholder", read: f.placeholder(c)},
 	}...)
 	seen := f.mapping(root, "a credential", keys)
 	if m := seen["metadata"]; m != nil {
 		c.Where = f.at(m)
 	}
 	f.settings(&c.Scheme, settings, root)
+	if n := seen["placeholder"]; n != nil && c.Type != "" {
+		switch {
+		case c.Pair() && c.SecretEnv == "":
+			f.errorf(n, "type %s has a pair of keys, and placeholder has no secret_env for the second", c.Type)
+		case !c.Pair() && c.SecretEnv != "":
+			f.errorf(n, "secret_env is for types with a pair of keys, and this is type %s", c.Type)
+		case c.SecretEnv != "" && c.SecretEnv == c.Env:
+			f.errorf(n, "env and secret_env are one variable")
+		}
+	}
 }
 
 func (f *file) endpoint(n ast.Node) (e Endpoint) {
@@ -138,19 +149,26 @@ func (f *file) path(dst *string) func(ast.Node) {
 	}
 }
 
-func (f *file) placeholder(dst *string) func(ast.Node) {
+func (f *file) placeholder(c *Credential) func(ast.Node) {
 	return func(n ast.Node) {
-		f.mapping(n, "placeholder", []key{{name: "env", required: true, read: func(n ast.Node) {
-			before := len(f.errs)
-			f.str(dst)(n)
-			switch {
-			case len(f.errs) > before:
-			case !isEnv(*dst):
-				f.errorf(n, "%q is not a variable: use upper-case letters, digits and _", *dst)
-			case ownEnv(*dst):
-				f.errorf(n, "%q has a meaning of its own inside a sandbox and cannot hold a placeholder", *dst)
-			}
-		}}})
+		f.mapping(n, "placeholder", []key{
+			{name: "env", required: true, read: f.sandboxEnv(&c.Env)},
+			{name: "secret_env", read: f.sandboxEnv(&c.SecretEnv)},
+		})
+	}
+}
+
+func (f *file) sandboxEnv(dst *string) func(ast.Node) {
+	return func(n ast.Node) {
+		before := len(f.errs)
+		f.str(dst)(n)
+		switch {
+		case len(f.errs) > before:
+		case !isEnv(*dst):
+			f.errorf(n, "%q is not a variable: use upper-case letters, digits and _", *dst)
+		case ownEnv(*dst):
+			f.errorf(n, "%q has a meaning of its own inside a sandbox and cannot hold a placeholder", *dst)
+		}
 	}
 }
 

@@ -21,12 +21,13 @@ const (
 	Header       CredentialType = "header"        // a header of its own
 	Basic        CredentialType = "basic"         // Authorization: Basic … (RFC 7617)
 	Query        CredentialType = "query"         // a parameter of the query
+	AWSSigV4     CredentialType = "aws-sigv4"     // AWS Signature Version 4
 	OAuth2Client CredentialType = "oauth2-client" // client credentials grant (RFC 6749 section 4.4)
 )
 
 // laterTypes are types of the language that this version does not build.
 var laterTypes = []string{
-	"aws-sigv4", "gcp-service-account", "github-app", "oauth2-refresh", "jwt", "hmac", "mtls",
+	"gcp-service-account", "github-app", "oauth2-refresh", "jwt", "hmac", "mtls",
 }
 
 // Scheme says how a credential signs: its type and the type's own settings. A
@@ -38,7 +39,15 @@ type Scheme struct {
 	Username string // basic
 	Param    string // query: the parameter's name
 	OAuth2   OAuth2 // oauth2-client
+	AWS      AWS    // aws-sigv4
 }
+
+// AWS lists what may be signed for: a scope outside is refused.
+type AWS struct{ Regions, Services []string }
+
+// Pair reports whether the secret is a pair of an id and a key, so that a sandbox
+// gets two placeholders.
+func (s *Scheme) Pair() bool { return s.Type == AWSSigV4 }
 
 // OAuth2 is how a token endpoint is asked.
 type OAuth2 struct {
@@ -72,6 +81,7 @@ var schemes = []scheme{
 	{name: Header, keys: headerKeys},
 	{name: Basic, keys: basicKeys},
 	{name: Query, keys: queryKeys},
+	{name: AWSSigV4, keys: awsKeys},
 	{name: OAuth2Client, keys: oauth2ClientKeys},
 }
 
@@ -144,6 +154,27 @@ func oauth2ClientKeys(f *file, s *Scheme) []key {
 		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes)},
 		{name: "audience", read: f.headerText(&s.OAuth2.Audience)},
 	}
+}
+
+func awsKeys(f *file, s *Scheme) []key {
+	return []key{
+		{name: "regions", required: true, read: f.codes(&s.AWS.Regions)},
+		{name: "services", required: true, read: f.codes(&s.AWS.Services)},
+	}
+}
+
+// codes reads a list of names as clouds write them: us-east-1, s3.
+func (f *file) codes(dst *[]string) func(ast.Node) {
+	return f.strs(func(n ast.Node, s string) {
+		switch {
+		case strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
+			f.errorf(n, "%q is not a code: use lower-case letters, digits and -", s)
+		case slices.Contains(*dst, s):
+			f.errorf(n, "%q stands twice", s)
+		default:
+			*dst = append(*dst, s)
+		}
+	})
 }
 
 // scopes reads a list of scopes, which stand with blanks between them on the
