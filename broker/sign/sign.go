@@ -87,6 +87,8 @@ func New(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return newQuery(s)
 	case policyfile.AWSSigV4:
 		return newSigV4(s)
+	case policyfile.JSONWebToken:
+		return newJWT(s)
 	case policyfile.OAuth2Client:
 		return newOAuth2Client(s, cfg)
 	default:

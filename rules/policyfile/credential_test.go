@@ -32,6 +32,12 @@ func TestParseCredential(t *testing.T) {
 		{"type: basic\nbasic: {username: bot}\n", policyfile.Scheme{Type: policyfile.Basic, Username: "bot"}},
 		{"type: header\nheader: {name: x-api-key, prefix: \"Token \"}\n", policyfile.Scheme{Type: policyfile.Header, Header: "X-Api-Key", Prefix: "Token "}},
 		{"type: query\nquery: {param: key}\n", policyfile.Scheme{Type: policyfile.Query, Param: "key"}},
+		{"type: jwt\njwt: {algorithm: ES256, key_id: k, claims: {iss: a}}\n", policyfile.Scheme{
+			Type: policyfile.JSONWebToken, JWT: policyfile.JWT{Algorithm: "ES256", KeyID: "k", Life: 300, Claims: map[string]string{"iss": "a"}},
+		}},
+		{"type: aws-sigv4\naws-sigv4: {regions: [eu-west-1], services: [s3, sts]}\n", policyfile.Scheme{
+			Type: policyfile.AWSSigV4, AWS: policyfile.AWS{Regions: []string{"eu-west-1"}, Services: []string{"s3", "sts"}},
+		}},
 		{
 			"type: oauth2-client\noauth2-client: {token_url: \"https://id.test:8443/token\", client_id: bot, scopes: [a, \"b:c\"], audience: \"https://api.test\"}\n",
 			policyfile.Scheme{Type: policyfile.OAuth2Client, OAuth2: policyfile.OAuth2{
@@ -41,6 +47,9 @@ func TestParseCredential(t *testing.T) {
 	}
 	for _, tt := range tests {
 		data := credential(tt.lines + rest + "placeholder: {env: API_KEY}\n")
+		if strings.Contains(tt.lines, "aws") {
+			data = credential(tt.lines + rest + "placeholder: {env: API_KEY, secret_env: SECRET}\n")
+		}
 		c, err := policyfile.ParseCredential("c.yaml", data)
 		if err != nil {
 			t.Errorf("%s: %v", tt.lines, err)
@@ -93,6 +102,11 @@ func TestCredentialErrors(t *testing.T) {
 		{"", rest + "type: aws-sigv4\naws-sigv4: {regions: [a], services: [s3]}\nplaceholder: {env: A}\n", []place{{8, 14, "no secret_env"}}},
 		{"", rest + "type: aws-sigv4\naws-sigv4: {regions: [a], services: [s3]}\nplaceholder: {env: A, secret_env: A}\n", []place{{8, 14, "one variable"}}},
 		{"", rest + "type: bearer\nplaceholder: {env: A, secret_env: B}\n", []place{{7, 14, "pair of keys"}}},
+		{"JW-01", rest + "type: jwt\njwt: {algorithm: none, claims: {iss: a}}\n", []place{{7, 18, `"none" is none of`}}},
+		{"JW-04", rest + "type: jwt\njwt: {algorithm: es256, life: 3601, claims: {exp: \"1\", iss: a, iss: b}}\n", []place{
+			{7, 18, `did you mean "ES256"?`}, {7, 31, "from 1 to 3600"}, {7, 46, "the broker's to set"}, {7, 64, "stands twice"},
+		}},
+		{"", rest + "type: jwt\njwt: {algorithm: ES256, life: 1h, claims: {}}\n", []place{{7, 31, "number of seconds"}, {7, 43, "claims are a mapping"}}},
 		{"HT-15", rest + "type: query\nquery: {param: \"a&b\"}\n", []place{{7, 16, "not the name of a parameter"}}},
 		{"", rest + "type: query\nquery: {parm: a}\n", []place{{7, 8, "has no param"}, {7, 9, `did you mean "param"?`}}},
 		{"", rest + "type: bearer\noauth2-client: {client_id: a}\n", []place{{7, 16, "is for type oauth2-client"}}},

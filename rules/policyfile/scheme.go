@@ -4,9 +4,11 @@ import (
 	"net/textproto"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
 
 	"sallyport/rules"
 	"sallyport/rules/target"
@@ -22,12 +24,13 @@ const (
 	Basic        CredentialType = "basic"         // Authorization: Basic … (RFC 7617)
 	Query        CredentialType = "query"         // a parameter of the query
 	AWSSigV4     CredentialType = "aws-sigv4"     // AWS Signature Version 4
+	JSONWebToken CredentialType = "jwt"           // a token of the broker's own making (RFC 7519)
 	OAuth2Client CredentialType = "oauth2-client" // client credentials grant (RFC 6749 section 4.4)
 )
 
 // laterTypes are types of the language that this version does not build.
 var laterTypes = []string{
-	"gcp-service-account", "github-app", "oauth2-refresh", "jwt", "hmac", "mtls",
+	"gcp-service-account", "github-app", "oauth2-refresh", "hmac", "mtls",
 }
 
 // Scheme says how a credential signs: its type and the type's own settings. A
@@ -40,6 +43,15 @@ type Scheme struct {
 	Param    string // query: the parameter's name
 	OAuth2   OAuth2 // oauth2-client
 	AWS      AWS    // aws-sigv4
+	JWT      JWT    // jwt
+}
+
+// JWT is how a token is made.
+type JWT struct {
+	Algorithm string // HS256 … EdDSA (RFC 7518 section 3.1)
+	KeyID     string // kid, if not empty
+	Life      int    // seconds
+	Claims    map[string]string
 }
 
 // AWS lists what may be signed for: a scope outside is refused.
@@ -82,6 +94,7 @@ var schemes = []scheme{
 	{name: Basic, keys: basicKeys},
 	{name: Query, keys: queryKeys},
 	{name: AWSSigV4, keys: awsKeys},
+	{name: JSONWebToken, keys: jwtKeys},
 	{name: OAuth2Client, keys: oauth2ClientKeys},
 }
 
@@ -160,6 +173,62 @@ func awsKeys(f *file, s *Scheme) []key {
 	return []key{
 		{name: "regions", required: true, read: f.codes(&s.AWS.Regions)},
 		{name: "services", required: true, read: f.codes(&s.AWS.Services)},
+	}
+}
+
+// jwtAlgorithms are those of RFC 7518 section 3.1 and RFC 8037; "none" is no
+// signature (JW-01).
+var jwtAlgorithms = []string{
+	"HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+}
+
+// jwtLife stands in for a life that a file does not say, in seconds.
+const jwtLife = 300
+
+func jwtKeys(f *file, s *Scheme) []key {
+	s.JWT.Life = jwtLife
+	return []key{
+		{name: "algorithm", required: true, read: f.word(jwtAlgorithms, func(w string) { s.JWT.Algorithm = w })},
+		{name: "key_id", read: f.headerText(&s.JWT.KeyID)},
+		{name: "life", read: func(n ast.Node) {
+			x, ok := n.(*ast.IntegerNode)
+			if !ok || x.Token.Type != token.IntegerType {
+				f.errorf(n, "this is %s; a life is a number of seconds from 1 to 3600", kindOf(n))
+				return
+			}
+			life, err := strconv.Atoi(x.Token.Value)
+			if err != nil || life < 1 || life > 3600 {
+				f.errorf(n, "a life is a number of seconds from 1 to 3600")
+			}
+			s.JWT.Life = life
+		}},
+		{name: "claims", required: true, read: f.claims(&s.JWT.Claims)},
+	}
+}
+
+// claims reads the claims that a token has beside those that say when it was
+// made and when it ends.
+func (f *file) claims(dst *map[string]string) func(ast.Node) {
+	return func(n ast.Node) {
+		m, ok := n.(*ast.MappingNode)
+		if !ok || len(m.Values) == 0 {
+			f.errorf(n, "this is %s; claims are a mapping, for example {iss: NAME}", kindOf(n))
+			return
+		}
+		*dst = map[string]string{}
+		for _, v := range m.Values {
+			name := keyOf(v)
+			switch _, twice := (*dst)[name]; {
+			case twice:
+				f.errorf(v.Key, "%q stands twice in claims", name)
+			case name == "iat" || name == "exp" || name == "nbf" || name == "jti":
+				f.errorf(v.Key, "%q is the broker's to set", name)
+			default:
+				var s string
+				f.str(&s)(v.Value)
+				(*dst)[name] = s
+			}
+		}
 	}
 }
 
