@@ -22,9 +22,11 @@ import (
 )
 
 var (
-	rsaKey = sync.OnceValue(func() *rsa.PrivateKey { return must(rsa.GenerateKey(rand.Reader, 2048)) })
+	rsaKey = sync.OnceValue(func() *rsa.PrivateKey { return must(generateRSA()) })
 	noon   = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 )
+
+func generateRSA() (*rsa.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) }
 
 func must[T any](v T, err error) T {
 	if err != nil {

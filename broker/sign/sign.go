@@ -89,6 +89,8 @@ func New(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return newSigV4(s)
 	case policyfile.JSONWebToken:
 		return newJWT(s)
+	case policyfile.GitHub:
+		return newGitHubApp(s, cfg)
 	case policyfile.OAuth2Client:
 		return newOAuth2Client(s, cfg)
 	default:

@@ -32,6 +32,12 @@ func TestParseCredential(t *testing.T) {
 		{"type: basic\nbasic: {username: bot}\n", policyfile.Scheme{Type: policyfile.Basic, Username: "bot"}},
 		{"type: header\nheader: {name: x-api-key, prefix: \"Token \"}\n", policyfile.Scheme{Type: policyfile.Header, Header: "X-Api-Key", Prefix: "Token "}},
 		{"type: query\nquery: {param: key}\n", policyfile.Scheme{Type: policyfile.Query, Param: "key"}},
+		{"type: github-app\ngithub-app: {app: \"1\", installation: 7, api: \"https://g.test/api/v3\", repositories: [app], permissions: {contents: read}}\n", policyfile.Scheme{
+			Type: policyfile.GitHub, GitHubApp: policyfile.GitHubApp{
+				App: "1", TokenURL: "https://g.test/api/v3/app/installations/7/access_tokens",
+				Repositories: []string{"app"}, Permissions: map[string]string{"contents": "read"},
+			},
+		}},
 		{"type: jwt\njwt: {algorithm: ES256, key_id: k, claims: {iss: a}}\n", policyfile.Scheme{
 			Type: policyfile.JSONWebToken, JWT: policyfile.JWT{Algorithm: "ES256", KeyID: "k", Life: 300, Claims: map[string]string{"iss": "a"}},
 		}},
@@ -107,6 +113,11 @@ func TestCredentialErrors(t *testing.T) {
 			{7, 18, `did you mean "ES256"?`}, {7, 31, "from 1 to 3600"}, {7, 46, "the broker's to set"}, {7, 64, "stands twice"},
 		}},
 		{"", rest + "type: jwt\njwt: {algorithm: ES256, life: 1h, claims: {}}\n", []place{{7, 31, "number of seconds"}, {7, 43, "claims are a mapping"}}},
+		{"CR-24", rest + "type: github-app\ngithub-app: {app: \"1\", installation: 7}\n", []place{{7, 13, "has no permissions"}}},
+		{"", rest + "type: github-app\ngithub-app: {app: \"1\", installation: x, repositories: [acme/app], permissions: {contents: raed}}\n", []place{
+			{7, 38, "plain number"}, {7, 56, "leave its owner out"}, {7, 91, `did you mean "read"?`},
+		}},
+		{"CR-03", rest + "type: github-app\ngithub-app: {app: \"1\", installation: 7, api: \"http://g.test\", permissions: {contents: read}}\n", []place{{7, 46, "not an https URL"}}},
 		{"HT-15", rest + "type: query\nquery: {param: \"a&b\"}\n", []place{{7, 16, "not the name of a parameter"}}},
 		{"", rest + "type: query\nquery: {parm: a}\n", []place{{7, 8, "has no param"}, {7, 9, `did you mean "param"?`}}},
 		{"", rest + "type: bearer\noauth2-client: {client_id: a}\n", []place{{7, 16, "is for type oauth2-client"}}},

@@ -19,18 +19,20 @@ type CredentialType string
 
 // The types that this version builds.
 const (
-	Bearer       CredentialType = "bearer"        // Authorization: Bearer SECRET (RFC 6750)
-	Header       CredentialType = "header"        // a header of its own
-	Basic        CredentialType = "basic"         // Authorization: Basic … (RFC 7617)
-	Query        CredentialType = "query"         // a parameter of the query
-	AWSSigV4     CredentialType = "aws-sigv4"     // AWS Signature Version 4
-	JSONWebToken CredentialType = "jwt"           // a token of the broker's own making (RFC 7519)
+	Bearer       CredentialType = "bearer"    // Authorization: Bearer SECRET (RFC 6750)
+	Header       CredentialType = "header"    // a header of its own
+	Basic        CredentialType = "basic"     // Authorization: Basic … (RFC 7617)
+	Query        CredentialType = "query"     // a parameter of the query
+	AWSSigV4     CredentialType = "aws-sigv4" // AWS Signature Version 4
+	JSONWebToken CredentialType = "jwt"       // a token of the broker's own making (RFC 7519)
+	// GitHub is a token of a GitHub App's installation.
+	GitHub       CredentialType = "github-app"
 	OAuth2Client CredentialType = "oauth2-client" // client credentials grant (RFC 6749 section 4.4)
 )
 
 // laterTypes are types of the language that this version does not build.
 var laterTypes = []string{
-	"gcp-service-account", "github-app", "oauth2-refresh", "hmac", "mtls",
+	"gcp-service-account", "oauth2-refresh", "hmac", "mtls",
 }
 
 // Scheme says how a credential signs: its type and the type's own settings. A
@@ -44,6 +46,8 @@ type Scheme struct {
 	OAuth2   OAuth2 // oauth2-client
 	AWS      AWS    // aws-sigv4
 	JWT      JWT    // jwt
+
+	GitHubApp GitHubApp // github-app
 }
 
 // JWT is how a token is made.
@@ -72,10 +76,13 @@ type OAuth2 struct {
 
 // Asks lists the URLs that the broker itself sends requests to for the scheme.
 func (s *Scheme) Asks() []string {
-	if s.OAuth2.TokenURL == "" {
-		return nil
+	var out []string
+	for _, u := range []string{s.OAuth2.TokenURL, s.GitHubApp.TokenURL} {
+		if u != "" {
+			out = append(out, u)
+		}
 	}
-	return []string{s.OAuth2.TokenURL}
+	return out
 }
 
 // scheme is a type with the table of its settings, which stand under a key of
@@ -95,6 +102,7 @@ var schemes = []scheme{
 	{name: Query, keys: queryKeys},
 	{name: AWSSigV4, keys: awsKeys},
 	{name: JSONWebToken, keys: jwtKeys},
+	{name: GitHub, keys: gitHubAppKeys},
 	{name: OAuth2Client, keys: oauth2ClientKeys},
 }
 
