@@ -13,6 +13,7 @@ import (
 
 	"sallyport/broker/scrub"
 	"sallyport/control"
+	"sallyport/rules/target"
 )
 
 // apply changes a request as the broker said. Everything that a sandbox put
@@ -47,8 +48,8 @@ func apply(r *http.Request, place control.Place, ans injectAnswer) error {
 			return errors.New("the broker's answer leaves the credential's parameter out")
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(params)) {
-		r.URL.RawQuery = setParam(r.URL.RawQuery, name, params[name])
+	if len(params) > 0 {
+		r.URL.RawQuery = setParams(r.URL.RawQuery, params)
 	}
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &trailerGuard{r.Body, r, names}
@@ -129,39 +130,16 @@ func unlistFields(h http.Header, names []string) {
 	}
 }
 
-// setParam returns a query in which name stands once, with the value. The other
-// parameters stay as they are, octet for octet.
-func setParam(raw, name, value string) string {
-	var b strings.Builder
-	for part := range strings.SplitSeq(raw, "&") {
-		if part == "" || paramNamed(part, name) {
-			continue
-		}
-		b.WriteString(part)
-		b.WriteByte('&')
+// setParams returns a query in which each parameter stands once, with its value,
+// at the end. The others stay as they are, octet for octet.
+func setParams(raw string, params map[string]string) string {
+	names := slices.Sorted(maps.Keys(params))
+	parts := make([]string, 0, len(names)+1)
+	if rest := target.WithoutParams(raw, names); rest != "" {
+		parts = append(parts, rest)
 	}
-	b.WriteString(url.QueryEscape(name))
-	b.WriteByte('=')
-	b.WriteString(url.QueryEscape(value))
-	return b.String()
-}
-
-// paramNamed reports whether a server may take part of a query for the
-// parameter: decoded, in any case, and also behind a semicolon, which some read
-// as a separator (HT-15).
-func paramNamed(part, name string) bool {
-	for more := true; more; {
-		var piece string
-		piece, part, more = strings.Cut(part, ";")
-		key, _, _ := strings.Cut(piece, "=")
-		if len(key) == len(name) && strings.EqualFold(key, name) {
-			return true
-		}
-		if len(key) > len(name) && strings.ContainsAny(key, "%+") {
-			if k, err := url.QueryUnescape(key); err == nil && strings.EqualFold(strings.TrimSpace(k), name) {
-				return true
-			}
-		}
+	for _, name := range names {
+		parts = append(parts, url.QueryEscape(name)+"="+url.QueryEscape(params[name]))
 	}
-	return false
+	return strings.Join(parts, "&")
 }

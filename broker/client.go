@@ -123,16 +123,38 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 	if !ok {
 		return deny(rules.CredentialMismatch, fmt.Errorf("the run was not granted %q", d.Credential))
 	}
-	ans, reason, err := c.ask(ctx, p)
+	m, err := messageOf(place, r)
+	if err != nil {
+		return deny(rules.CredentialUnavail, err)
+	}
+	ans, reason, err := c.ask(ctx, p, place, m)
 	if err != nil {
 		return deny(reason, err)
 	}
+	m.apply(r)
 	if err := apply(r, place, ans); err != nil {
 		return deny(rules.CredentialUnavail, err)
 	}
 	cc.guard(p, r)
 	cc.expose(d.Credential, ans.Expose, p.Request().Endpoint.Host)
 	return nil
+}
+
+// Params returns the parameters of the query that Inject may set in a request: the
+// dialler lets nothing else of a query differ from what was admitted.
+func (c *Client) Params(p gate.Pass) []string {
+	cc := c.cell(p.Identity().Cell)
+	if cc == nil || cc.run != p.Identity().Run || cc.finder == nil || !p.Request().Secure {
+		return nil
+	}
+	switch place, _ := cc.finder.place(p.Decision().Credential); place.Type {
+	case "query":
+		return []string{place.Header}
+	case "aws-sigv4":
+		return sigV4Params(p.Request().Query)
+	default:
+		return nil
+	}
 }
 
 // sameRequest holds the request that is about to be sent against the one that
@@ -163,14 +185,14 @@ func sameRequest(p gate.Pass, r *http.Request) error {
 }
 
 // ask asks the broker, twice if the first connection turns out to be dead.
-func (c *Client) ask(ctx context.Context, p gate.Pass) (injectAnswer, rules.Reason, error) {
+func (c *Client) ask(ctx context.Context, p gate.Pass, place control.Place, m message) (injectAnswer, rules.Reason, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	q := p.Request()
 	in := injectRequest{
 		Cell: p.Identity().Cell, Run: p.Identity().Run, Rule: p.Decision().Rule, Credential: p.Decision().Credential,
 		Secure: q.Secure, Method: q.Method, Host: q.Endpoint.Host.String(), Port: q.Endpoint.Port,
-		Path: q.Path.String(), Query: q.Query,
+		Path: q.Path.String(), Query: q.Query, Fields: m.fields(place), Payload: m.payload,
 	}
 	var err error
 	for range 2 {

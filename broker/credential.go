@@ -9,37 +9,17 @@ import (
 	"sallyport/broker/sign"
 	"sallyport/broker/source"
 	"sallyport/rules"
+	"sallyport/rules/policyfile"
 	"sallyport/rules/target"
 )
 
-// Credential is one credential document: how it signs, where it may go, where
-// the secret is, and which variable holds its placeholder inside a sandbox.
-type Credential struct {
-	Name  string
-	Owner string
-	Where string // file:line, for errors
-	sign.Spec
-	Endpoints      []Endpoint
-	Source         source.Spec
-	PlaceholderEnv string
-}
-
-// Endpoint is one place that a credential may go to. Empty Methods and Paths
-// mean any; empty Ports mean 443. There is no wildcard: whoever takes over a
-// forgotten name below it would be given the secret (CR-21).
-type Endpoint struct {
-	Host    target.Host
-	Ports   []uint16
-	Methods []string
-	Paths   []rules.PathPattern
-}
-
 // bound is a credential that is ready for use.
 type bound struct {
-	name, owner, env string
-	scheme           sign.Scheme
-	kind             string
-	source           source.Source
+	name, owner    string
+	env, secretEnv string
+	scheme         sign.Scheme
+	kind           string
+	source         source.Source
 	// lock holds the endpoints as allow rules: the one engine that judges
 	// requests at the gateway judges them here again.
 	lock *rules.Policy
@@ -48,7 +28,7 @@ type bound struct {
 var validEnv = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // bind checks a credential and makes it ready. It reports every fault at once.
-func bind(c Credential, cfg Config) (*bound, error) {
+func bind(c policyfile.Credential, cfg Config) (*bound, error) {
 	var errs []error
 	fault := func(err error) {
 		if err != nil {
@@ -58,12 +38,14 @@ func bind(c Credential, cfg Config) (*bound, error) {
 	if !rules.IsID(c.Name) {
 		fault(errors.New("a name is of lower-case letters, digits, and - . _ between them, at most 64"))
 	}
-	if c.PlaceholderEnv != "" && !validEnv.MatchString(c.PlaceholderEnv) {
-		fault(fmt.Errorf("placeholder env %q is not the name of a variable", c.PlaceholderEnv))
+	for _, env := range []string{c.Env, c.SecretEnv} {
+		if env != "" && !validEnv.MatchString(env) {
+			fault(fmt.Errorf("placeholder env %q is not the name of a variable", env))
+		}
 	}
-	b := &bound{name: c.Name, owner: c.Owner, env: c.PlaceholderEnv, kind: c.Type}
+	b := &bound{name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, kind: string(c.Type)}
 	var err error
-	b.scheme, err = sign.New(c.Spec, sign.Config{Transport: cfg.Transport, Now: cfg.Now})
+	b.scheme, err = sign.New(c.Scheme, sign.Config{Transport: cfg.Transport, Now: cfg.Now})
 	fault(err)
 	b.source, err = source.Open(c.Source, source.Config{UID: cfg.UID, User: cfg.User, LookupEnv: cfg.LookupEnv, Now: cfg.Now})
 	fault(err)
@@ -83,7 +65,7 @@ func prefixWhere(where string) string {
 }
 
 // lockOf compiles the endpoints into a policy of allow rules.
-func lockOf(c Credential) (*rules.Policy, error) {
+func lockOf(c policyfile.Credential) (*rules.Policy, error) {
 	if len(c.Endpoints) == 0 {
 		return nil, errors.New("it has no endpoints: it could go nowhere")
 	}
@@ -92,13 +74,9 @@ func lockOf(c Credential) (*rules.Policy, error) {
 		if e.Host.IsZero() {
 			return nil, fmt.Errorf("endpoint %d has no host", i+1)
 		}
-		ports := e.Ports
-		if len(ports) == 0 {
-			ports = []uint16{443}
-		}
 		r := rules.Rule{
 			ID: fmt.Sprintf("endpoint-%d", i+1), Where: c.Where, Action: rules.AllowAction,
-			Hosts: []rules.HostPattern{{Host: e.Host}}, Ports: ports, Methods: e.Methods, Paths: e.Paths, Credential: c.Name,
+			Hosts: []rules.HostPattern{{Host: e.Host}}, Ports: e.Ports, Methods: e.Methods, Paths: e.Paths, Credential: c.Name,
 		}
 		if a, ok := e.Host.Addr(); ok {
 			// Whether a private address may be dialled is the policy's to say.
@@ -136,5 +114,8 @@ func parseRequest(in injectRequest) (sign.Request, error) {
 	if in.Port == 0 || in.Method == "" {
 		return sign.Request{}, errors.New("a request has a port and a method")
 	}
-	return sign.Request{Method: in.Method, Endpoint: target.Endpoint{Host: h, Port: in.Port}, Path: p, Query: in.Query}, nil
+	return sign.Request{
+		Method: in.Method, Endpoint: target.Endpoint{Host: h, Port: in.Port}, Path: p, Query: in.Query,
+		Header: in.Fields, Payload: in.Payload,
+	}, nil
 }

@@ -11,13 +11,17 @@ import (
 	"sallyport/broker/needle"
 	"sallyport/control"
 	"sallyport/rules"
+	"sallyport/rules/target"
 )
 
 // finder tells what a request carries of one cell's credentials. It is
 // immutable.
 type finder struct {
 	grants []control.Grant
-	set    *needle.Set // spellings of the placeholders; Value is the grant
+	set    *needle.Set // spellings of the placeholders; Value is a place in owner
+	// owner holds the grant of each placeholder: first those that identify their
+	// grants, in order, then the others, which may stand nowhere.
+	owner []int
 }
 
 // newFinder returns nil if there is nothing to find.
@@ -27,8 +31,17 @@ func newFinder(grants []control.Grant) *finder {
 	}
 	f := &finder{grants: grants}
 	var all []needle.Needle
+	add := func(placeholder string, grant int) {
+		all = append(all, needle.Spellings([]byte(placeholder), nil, len(f.owner))...)
+		f.owner = append(f.owner, grant)
+	}
 	for i, g := range grants {
-		all = append(all, needle.Spellings([]byte(g.Placeholder), nil, i)...)
+		add(g.Placeholder, i)
+	}
+	for i, g := range grants {
+		for _, v := range g.More {
+			add(v.Placeholder, i)
+		}
 	}
 	f.set = needle.NewSet(all)
 	return f
@@ -39,7 +52,9 @@ func (f *finder) has(grants []control.Grant) bool {
 	if f == nil {
 		return len(grants) == 0
 	}
-	return slices.Equal(f.grants, grants)
+	return slices.EqualFunc(f.grants, grants, func(a, b control.Grant) bool {
+		return a.Credential == b.Credential && a.Env == b.Env && a.Placeholder == b.Placeholder && a.Place == b.Place && slices.Equal(a.More, b.More)
+	})
 }
 
 func (f *finder) place(credential string) (control.Place, bool) {
@@ -154,7 +169,7 @@ func (l *look) inPlace(i int, key string, values []string) {
 	for _, v := range values {
 		switch {
 		case strings.Trim(v, " \t") == "":
-		case l.seen[i]&seenPlace != 0 || key != g.Place.Header || !isAlone(v, g.Placeholder):
+		case l.seen[i]&seenPlace != 0 || key != g.Place.Header || !standsAlone(g, v):
 			l.seen[i] |= seenForeign | seenPlace
 		default:
 			l.seen[i] |= seenBound | seenPlace
@@ -165,7 +180,7 @@ func (l *look) inPlace(i int, key string, values []string) {
 // boundIn returns the grant whose placeholder may stand in a field's value, or -1.
 func (l *look) boundIn(key, v string) int {
 	for i := range l.f.grants {
-		if g := &l.f.grants[i]; g.Place.Type != "query" && key == g.Place.Header && isAlone(v, g.Placeholder) {
+		if g := &l.f.grants[i]; g.Place.Type != "query" && key == g.Place.Header && standsAlone(g, v) {
 			return i
 		}
 	}
@@ -188,7 +203,13 @@ func (l *look) param(part string) {
 	bound, ownKey := -1, isKeyParam(part)
 	for i := range l.f.grants {
 		g := &l.f.grants[i]
-		if g.Place.Type != "query" || !paramNamed(part, g.Place.Header) {
+		if g.Place.Type == "aws-sigv4" {
+			if l.presigned(i, part) {
+				bound = i
+			}
+			continue
+		}
+		if g.Place.Type != "query" || !target.ParamNamed(part, g.Place.Header) {
 			if ownKey {
 				l.seen[i] |= seenForeign
 			}
@@ -251,7 +272,7 @@ func search[T needle.Text](l *look, s T, except int) {
 			return
 		}
 		if h.Needle.Value != except {
-			l.seen[h.Needle.Value] |= seenLeaked
+			l.seen[l.f.owner[h.Needle.Value]] |= seenLeaked
 		}
 		from = h.At + 1
 	}

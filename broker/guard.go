@@ -46,7 +46,7 @@ func (g *guarded) Read(p []byte) (int, error) {
 		for key, values := range g.r.Trailer {
 			for _, v := range values {
 				if h, ok := needle.Next(g.finder.set, v, 0); ok {
-					return 0, g.refuse(g.finder.grants[h.Needle.Value].Credential, "trailer "+http.CanonicalHeaderKey(key))
+					return 0, g.refuse(g.finder.credential(h.Needle), "trailer "+http.CanonicalHeaderKey(key))
 				}
 			}
 		}
@@ -73,7 +73,7 @@ func (g *guarded) look(b []byte) (credential string, leaked bool) {
 		h, ok = needle.Next(set, b, 0)
 	}
 	if ok {
-		return g.finder.grants[h.Needle.Value].Credential, true
+		return g.finder.credential(h.Needle), true
 	}
 	if len(b) >= keep {
 		g.last = append(g.last[:0], b[len(b)-keep:]...)

@@ -16,11 +16,10 @@ import (
 
 	"sallyport/audit"
 	"sallyport/broker"
-	"sallyport/broker/sign"
-	"sallyport/broker/source"
 	"sallyport/control"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/policyfile"
 	"sallyport/rules/target"
 )
 
@@ -42,7 +41,7 @@ type kit struct {
 	stop   func()
 	socket string
 	cells  string
-	creds  []broker.Credential
+	creds  []policyfile.Credential
 	tweak  func(*broker.Config)
 }
 
@@ -106,22 +105,22 @@ func newKit(tb testing.TB) *kit {
 	writeSecret(tb, k.secret("key"), otherKey)
 	writeSecret(tb, k.secret("git"), "ghp_16C7e42F292c6912E7710c838347Ae178B4a\n")
 	writeSecret(tb, k.secret("maps"), "AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY")
-	k.creds = []broker.Credential{
+	k.creds = []policyfile.Credential{
 		{
-			Name: "api", Owner: "team", Spec: sign.Spec{Type: "bearer"}, PlaceholderEnv: "API_KEY", Source: source.Spec{File: k.secret("api")},
-			Endpoints: []broker.Endpoint{{Host: host("api.test"), Methods: []string{"GET", "POST"}, Paths: paths("/v1/**")}},
+			Name: "api", Owner: "team", Scheme: policyfile.Scheme{Type: "bearer"}, Env: "API_KEY", Source: policyfile.Source{File: k.secret("api")},
+			Endpoints: []policyfile.Endpoint{{Host: host("api.test"), Ports: []uint16{443}, Methods: []string{"GET", "POST"}, Paths: paths("/v1/**")}},
 		},
 		{
-			Name: "key", Spec: sign.Spec{Type: "header", Header: "X-Api-Key"}, PlaceholderEnv: "OTHER_KEY", Source: source.Spec{File: k.secret("key")},
-			Endpoints: []broker.Endpoint{{Host: host("key.test"), Ports: []uint16{443, 8443}}},
+			Name: "key", Scheme: policyfile.Scheme{Type: "header", Header: "X-Api-Key"}, Env: "OTHER_KEY", Source: policyfile.Source{File: k.secret("key")},
+			Endpoints: []policyfile.Endpoint{{Host: host("key.test"), Ports: []uint16{443, 8443}}},
 		},
 		{
-			Name: "git", Spec: sign.Spec{Type: "basic", Username: "x-access-token"}, PlaceholderEnv: "GIT_TOKEN", Source: source.Spec{File: k.secret("git")},
-			Endpoints: []broker.Endpoint{{Host: host("git.test")}},
+			Name: "git", Scheme: policyfile.Scheme{Type: "basic", Username: "x-access-token"}, Env: "GIT_TOKEN", Source: policyfile.Source{File: k.secret("git")},
+			Endpoints: []policyfile.Endpoint{{Host: host("git.test"), Ports: []uint16{443}}},
 		},
 		{
-			Name: "maps", Spec: sign.Spec{Type: "query", Param: "key"}, PlaceholderEnv: "MAPS_KEY", Source: source.Spec{File: k.secret("maps")},
-			Endpoints: []broker.Endpoint{{Host: host("maps.test")}},
+			Name: "maps", Scheme: policyfile.Scheme{Type: "query", Param: "key"}, Env: "MAPS_KEY", Source: policyfile.Source{File: k.secret("maps")},
+			Endpoints: []policyfile.Endpoint{{Host: host("maps.test"), Ports: []uint16{443}}},
 		},
 	}
 	k.start()
@@ -209,7 +208,7 @@ func (r *recorder) Append(_ context.Context, rec *audit.Record) error {
 func wide(tb testing.TB) *rules.Policy {
 	tb.Helper()
 	src := rules.Source{Name: "wide", Digest: "sha256:00"}
-	for host443, cred := range map[string]string{"api.test": "api", "key.test": "key", "git.test": "git", "maps.test": "maps", "ok.test": "", "evil.test": "api"} {
+	for host443, cred := range map[string]string{"api.test": "api", "key.test": "key", "git.test": "git", "maps.test": "maps", "ok.test": "", "evil.test": "api", "s3.test": "aws", "ddb.test": "aws"} {
 		src.Rules = append(src.Rules, rules.Rule{
 			ID: "rule-" + host443, Action: rules.AllowAction,
 			Hosts: []rules.HostPattern{{Host: host(host443)}}, Ports: []uint16{443, 8443, 80}, Credential: cred,

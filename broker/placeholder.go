@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"sallyport/control"
 )
 
 // knownPrefixes begin secrets that tools recognise and check for; the
@@ -148,6 +150,15 @@ func tooAlike(ph, secret string, prefix int) bool {
 		shared++
 	}
 	return shared > maxShared
+}
+
+// checkPlaceholders refuses a grant one of whose placeholders could not be found.
+func checkPlaceholders(g control.Grant) error {
+	errs := []error{checkPlaceholder(g.Placeholder)}
+	for _, v := range g.More {
+		errs = append(errs, checkPlaceholder(v.Placeholder))
+	}
+	return errors.Join(errs...)
 }
 
 // checkPlaceholder refuses a placeholder, from a cell file, that could not be

@@ -1,6 +1,10 @@
 package broker
 
-import "strings"
+import (
+	"strings"
+
+	"sallyport/rules/target"
+)
 
 // keyFields are header fields in which APIs take keys. On a host with a
 // credential, a caller's own key in any of them is refused, whichever of them
@@ -54,7 +58,7 @@ func isKeyParam(part string) bool {
 		return false
 	}
 	for _, p := range keyParams {
-		if paramNamed(part, p) {
+		if target.ParamNamed(part, p) {
 			return true
 		}
 	}

@@ -19,9 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/broker"
-	"sallyport/broker/sign"
-	"sallyport/broker/source"
 	"sallyport/control"
+	"sallyport/rules/policyfile"
 )
 
 // Users that exist on no machine, so that nothing else is theirs.
@@ -85,10 +84,10 @@ func (r role) play(ctx context.Context) error {
 		return err
 	}
 	s, err := broker.NewServer(broker.Config{
-		Credentials: []broker.Credential{{
-			Name: "api", Spec: sign.Spec{Type: "bearer"}, PlaceholderEnv: "API_KEY",
-			Source:    source.Spec{File: filepath.Join(r.Dir, "secret")},
-			Endpoints: []broker.Endpoint{{Host: host("api.test"), Methods: []string{"GET"}, Paths: paths("/v1/**")}},
+		Credentials: []policyfile.Credential{{
+			Name: "api", Scheme: policyfile.Scheme{Type: "bearer"}, Env: "API_KEY",
+			Source:    policyfile.Source{File: filepath.Join(r.Dir, "secret")},
+			Endpoints: []policyfile.Endpoint{{Host: host("api.test"), Ports: []uint16{443}, Methods: []string{"GET"}, Paths: paths("/v1/**")}},
 		}},
 		GatewayUID: gatewayUID, CellsDir: filepath.Join(r.Dir, "cells"), UID: brokerUID, User: "sallyport-broker",
 		Now: time.Now, Log: slog.New(slog.NewJSONHandler(os.Stderr, nil)),

@@ -27,11 +27,12 @@ import (
 	"sallyport/broker/sign"
 	"sallyport/control"
 	"sallyport/rules"
+	"sallyport/rules/policyfile"
 )
 
 // Config is what a Server needs. Now and Log are required.
 type Config struct {
-	Credentials []Credential
+	Credentials []policyfile.Credential
 	// GatewayUID is the only user who gets signatures.
 	GatewayUID uint32
 	// AdminUID is the only user who grants, revokes and lists: root, 0.
@@ -126,7 +127,7 @@ func (s *Server) readCells() {
 		c := &cellGrants{run: f.Run}
 		for _, g := range f.Grants {
 			b := s.creds[g.Credential]
-			if b == nil || b.scheme.Place() != g.Place || checkPlaceholder(g.Placeholder) != nil {
+			if b == nil || b.scheme.Place() != g.Place || checkPlaceholders(g) != nil {
 				s.cfg.Log.Error("a grant no longer fits its credential and is dropped", "cell", f.Cell, "run", f.Run, "credential", g.Credential)
 				continue
 			}
@@ -211,11 +212,25 @@ func (s *Server) grantOne(ctx context.Context, name string) (control.Grant, erro
 		return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
 	}
 	defer v.Wipe()
-	ph, err := newPlaceholder(v.Reveal())
-	if err != nil {
-		return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
+	g := control.Grant{Credential: name, Place: b.scheme.Place()}
+	shapes := []string{string(v.Reveal())}
+	if s, ok := b.scheme.(sign.Shaper); ok {
+		if shapes, err = s.Shapes(v); err != nil {
+			return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
+		}
 	}
-	return control.Grant{Credential: name, Env: b.env, Placeholder: ph, Place: b.scheme.Place()}, nil
+	for i, shape := range shapes {
+		ph, err := newPlaceholder([]byte(shape))
+		switch {
+		case err != nil:
+			return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
+		case i == 0:
+			g.Env, g.Placeholder = b.env, ph
+		default:
+			g.More = append(g.More, control.Value{Env: b.secretEnv, Placeholder: ph})
+		}
+	}
+	return g, nil
 }
 
 // usable reads the secret and checks that its scheme can use it. The caller
@@ -311,6 +326,9 @@ type injectRequest struct {
 	Port       uint16 `json:"port"`
 	Path       string `json:"path"`
 	Query      string `json:"query"`
+	// Fields and Payload are there if the credential's place asks for them.
+	Fields  http.Header `json:"fields,omitempty"`
+	Payload string      `json:"payload,omitempty"`
 }
 
 // injectAnswer is what the gateway does to the request: see [sign.Changes].

@@ -14,35 +14,34 @@ import (
 
 	"sallyport/broker"
 	"sallyport/broker/needle"
-	"sallyport/broker/sign"
-	"sallyport/broker/source"
 	"sallyport/control"
 	"sallyport/rules"
+	"sallyport/rules/policyfile"
 )
 
 func TestNewServerReportsEveryFault(t *testing.T) {
-	good := broker.Endpoint{Host: host("api.test")}
+	good := policyfile.Endpoint{Host: host("api.test"), Ports: []uint16{443}}
 	tests := []struct {
 		name string
-		cred broker.Credential
+		cred policyfile.Credential
 		want []string
 	}{
 		{
 			"everything at once",
-			broker.Credential{Name: "A b", Where: "c.yaml:3", PlaceholderEnv: "1X"},
-			[]string{`c.yaml:3: credential "A b"`, "lower-case", `placeholder env "1X"`, "needs a type", "needs a source", "has no endpoints"},
+			policyfile.Credential{Name: "A b", Where: "c.yaml:3", Env: "1X"},
+			[]string{`c.yaml:3: credential "A b"`, "lower-case", `placeholder env "1X"`, "is not one of", "needs a source", "has no endpoints"},
 		},
-		{"CR-21 no host", broker.Credential{Name: "a", Spec: sign.Spec{Type: "bearer"}, Source: source.Spec{File: "/x"}, Endpoints: []broker.Endpoint{{}}}, []string{"endpoint 1 has no host"}},
-		{"method in lower case", broker.Credential{
-			Name: "a", Spec: sign.Spec{Type: "bearer"}, Source: source.Spec{File: "/x"},
-			Endpoints: []broker.Endpoint{{Host: host("api.test"), Methods: []string{"get"}}},
+		{"CR-21 no host", policyfile.Credential{Name: "a", Scheme: policyfile.Scheme{Type: "bearer"}, Source: policyfile.Source{File: "/x"}, Endpoints: []policyfile.Endpoint{{}}}, []string{"endpoint 1 has no host"}},
+		{"method in lower case", policyfile.Credential{
+			Name: "a", Scheme: policyfile.Scheme{Type: "bearer"}, Source: policyfile.Source{File: "/x"},
+			Endpoints: []policyfile.Endpoint{{Host: host("api.test"), Ports: []uint16{443}, Methods: []string{"get"}}},
 		}, []string{"upper case"}},
-		{"port 0", broker.Credential{
-			Name: "a", Spec: sign.Spec{Type: "bearer"}, Source: source.Spec{File: "/x"},
-			Endpoints: []broker.Endpoint{{Host: host("api.test"), Ports: []uint16{0}}},
+		{"port 0", policyfile.Credential{
+			Name: "a", Scheme: policyfile.Scheme{Type: "bearer"}, Source: policyfile.Source{File: "/x"},
+			Endpoints: []policyfile.Endpoint{{Host: host("api.test"), Ports: []uint16{0}}},
 		}, []string{"not a port"}},
 	}
-	cfg := func(c ...broker.Credential) broker.Config {
+	cfg := func(c ...policyfile.Credential) broker.Config {
 		return broker.Config{Credentials: c, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 	}
 	for _, tt := range tests {
@@ -55,7 +54,7 @@ func TestNewServerReportsEveryFault(t *testing.T) {
 			}
 		})
 	}
-	ok := broker.Credential{Name: "a", Spec: sign.Spec{Type: "bearer"}, Source: source.Spec{File: "/nonexistent"}, Endpoints: []broker.Endpoint{good}}
+	ok := policyfile.Credential{Name: "a", Scheme: policyfile.Scheme{Type: "bearer"}, Source: policyfile.Source{File: "/nonexistent"}, Endpoints: []policyfile.Endpoint{good}}
 	if _, err := broker.NewServer(cfg(ok, ok)); err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("two of one name: %v", err)
 	}

@@ -248,3 +248,27 @@ func TestScrubKnowsRotatedSecrets(t *testing.T) {
 		}
 	}
 }
+
+// TestParamsAreTheCredentialsOwn: what the dialler may send beyond what was
+// admitted.
+func TestParamsAreTheCredentialsOwn(t *testing.T) {
+	k := newKit(t)
+	k.grant("cell1", "run1", "maps", "api")
+	tests := []struct {
+		cell, run, url string
+		want           []string
+	}{
+		{"cell1", "run1", "https://maps.test/", []string{"key"}},
+		{"cell1", "run1", "https://api.test/", nil},
+		{"cell1", "run2", "https://maps.test/", nil},
+		{"cell2", "run1", "https://maps.test/", nil},
+	}
+	for _, tt := range tests {
+		if got := k.client.Params(pass(t, tt.cell, tt.run, request("GET", tt.url))); !slices.Equal(got, tt.want) {
+			t.Errorf("Params(%s %s %s) = %q, want %q", tt.cell, tt.run, tt.url, got, tt.want)
+		}
+	}
+	if got := k.client.Params(gate.Pass{}); got != nil {
+		t.Errorf("Params of no pass = %q", got)
+	}
+}

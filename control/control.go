@@ -39,12 +39,25 @@ type Grant struct {
 	Env         string `json:"env,omitempty"` // variable that holds the placeholder inside
 	Placeholder string `json:"placeholder"`
 	Place       Place  `json:"place"`
+	// More are the other values that the sandbox gets, which never stand in a
+	// request: the secret half of a pair of keys.
+	More []Value `json:"more,omitempty"`
+}
+
+// Value is a placeholder and the variable that holds it inside.
+type Value struct {
+	Env         string `json:"env,omitempty"`
+	Placeholder string `json:"placeholder"`
 }
 
 // Place is where a credential goes in a request.
 type Place struct {
-	Type   string `json:"type"`   // bearer, header, basic
+	Type   string `json:"type"`   // bearer, header, basic, query, aws-sigv4 …
 	Header string `json:"header"` // canonical name
+	// Fields and Payload say what the broker needs to sign: the header fields,
+	// and a hash of the body.
+	Fields  bool `json:"fields,omitempty"`
+	Payload bool `json:"payload,omitempty"`
 }
 
 const maxFile = 1 << 20

@@ -93,14 +93,16 @@ func environment(proxy netip.AddrPort, cell, run string, grants []control.Grant,
 	env := append(Environment(proxy), "SALLYPORT_CELL="+cell, "SALLYPORT_RUN="+run)
 	given := names(user)
 	for _, g := range grants {
-		switch {
-		case g.Env == "":
-		case !envName(g.Env) || protected(g.Env):
-			return nil, fmt.Errorf("credential %q: its placeholder cannot be in a variable called %q", g.Credential, g.Env)
-		case slices.Contains(given, g.Env):
-			return nil, fmt.Errorf("variable %s: the policy's credential %q sets it", g.Env, g.Credential)
-		default:
-			env = append(env, g.Env+"="+g.Placeholder)
+		for _, v := range append([]control.Value{{Env: g.Env, Placeholder: g.Placeholder}}, g.More...) {
+			switch {
+			case v.Env == "":
+			case !envName(v.Env) || protected(v.Env):
+				return nil, fmt.Errorf("credential %q: its placeholder cannot be in a variable called %q", g.Credential, v.Env)
+			case slices.Contains(given, v.Env):
+				return nil, fmt.Errorf("variable %s: the policy's credential %q sets it", v.Env, g.Credential)
+			default:
+				env = append(env, v.Env+"="+v.Placeholder)
+			}
 		}
 	}
 	return append(env, user...), nil

@@ -8,15 +8,13 @@ import (
 
 	"sallyport/broker/secret"
 	"sallyport/control"
+	"sallyport/rules/policyfile"
 )
 
 // basic is RFC 7617: Authorization: Basic base64(USERNAME:SECRET).
 type basic struct{ username string }
 
-func newBasic(s Spec) (Scheme, error) {
-	if err := only(s, false, false, true, false); err != nil {
-		return nil, err
-	}
+func newBasic(s policyfile.Scheme) (Scheme, error) {
 	if s.Username == "" {
 		return nil, errors.New(`type "basic" needs a user name, for example "basic: {username: x-access-token}"`)
 	}

@@ -10,13 +10,6 @@ import (
 // bearer is RFC 6750 section 2.1: Authorization: Bearer SECRET.
 type bearer struct{}
 
-func newBearer(s Spec) (Scheme, error) {
-	if err := only(s, false, false, false, false); err != nil {
-		return nil, err
-	}
-	return bearer{}, nil
-}
-
 func (bearer) Place() control.Place { return control.Place{Type: "bearer", Header: "Authorization"} }
 
 func (bearer) Check(v secret.Value) error { return checkHeaderSafe(v) }

@@ -8,15 +8,13 @@ import (
 
 	"sallyport/broker/secret"
 	"sallyport/control"
+	"sallyport/rules/policyfile"
 )
 
 // header puts the secret, after a prefix if there is one, into a header of its own.
 type header struct{ name, prefix string }
 
-func newHeader(s Spec) (Scheme, error) {
-	if err := only(s, true, true, false, false); err != nil {
-		return nil, err
-	}
+func newHeader(s policyfile.Scheme) (Scheme, error) {
 	if s.Header == "" {
 		return nil, errors.New(`type "header" needs the name of the header, for example "header: {name: X-Api-Key}"`)
 	}

@@ -15,30 +15,19 @@ import (
 
 	"sallyport/broker/secret"
 	"sallyport/control"
+	"sallyport/rules/policyfile"
 )
 
 // oauth2Client is the client credentials grant of OAuth 2.0 (RFC 6749 section
 // 4.4): the secret is the client's; what goes into requests is a token that an
 // endpoint gives for it (RFC 6750).
 type oauth2Client struct {
-	spec      OAuth2
+	spec      policyfile.OAuth2
 	transport http.RoundTripper
 	minter    *minter
 }
 
-// OAuth2 is what type oauth2-client needs beside the client's secret.
-type OAuth2 struct {
-	TokenURL string // https
-	ClientID string
-	Scopes   []string
-	// Audience is sent if it is not empty; some servers want it.
-	Audience string
-}
-
-func newOAuth2Client(s Spec, cfg Config) (Scheme, error) {
-	if err := only(s, false, false, false, false); err != nil {
-		return nil, err
-	}
+func newOAuth2Client(s policyfile.Scheme, cfg Config) (Scheme, error) {
 	o := s.OAuth2
 	u, err := url.Parse(o.TokenURL)
 	switch {

@@ -19,6 +19,7 @@ import (
 
 	"sallyport/broker/secret"
 	"sallyport/broker/sign"
+	"sallyport/rules/policyfile"
 )
 
 const (
@@ -92,7 +93,7 @@ func (c *clock) advance(d time.Duration) { c.now.Add(int64(d)) }
 
 func (i *issuer) scheme(t *testing.T, c *clock) sign.Scheme {
 	t.Helper()
-	s, err := sign.New(sign.Spec{Type: "oauth2-client", OAuth2: sign.OAuth2{TokenURL: i.URL + "/token", ClientID: clientID, Scopes: []string{"read", "write"}, Audience: "api"}},
+	s, err := sign.New(policyfile.Scheme{Type: "oauth2-client", OAuth2: policyfile.OAuth2{TokenURL: i.URL + "/token", ClientID: clientID, Scopes: []string{"read", "write"}, Audience: "api"}},
 		sign.Config{Transport: i.Client().Transport, Now: c.Now})
 	if err != nil {
 		t.Fatal(err)
@@ -110,25 +111,24 @@ func token(ctx context.Context, s sign.Scheme, clientSecret string) (string, err
 
 func TestOAuth2ClientNewRefuses(t *testing.T) {
 	way := sign.Config{Transport: http.DefaultTransport, Now: time.Now}
-	good := sign.OAuth2{TokenURL: "https://id.test/token", ClientID: "x"}
+	good := policyfile.OAuth2{TokenURL: "https://id.test/token", ClientID: "x"}
 	tests := []struct {
 		name string
-		spec sign.Spec
+		spec policyfile.Scheme
 		cfg  sign.Config
 	}{
-		{"plain http", sign.Spec{Type: "oauth2-client", OAuth2: sign.OAuth2{TokenURL: "http://id.test/token", ClientID: "x"}}, way},
-		{"user in URL", sign.Spec{Type: "oauth2-client", OAuth2: sign.OAuth2{TokenURL: "https://u:p@id.test/token", ClientID: "x"}}, way},
-		{"no URL", sign.Spec{Type: "oauth2-client", OAuth2: sign.OAuth2{ClientID: "x"}}, way},
-		{"no client", sign.Spec{Type: "oauth2-client", OAuth2: sign.OAuth2{TokenURL: "https://id.test/token"}}, way},
-		{"no way out", sign.Spec{Type: "oauth2-client", OAuth2: good}, sign.Config{Now: time.Now}},
-		{"token endpoint of another type", sign.Spec{Type: "bearer", OAuth2: good}, way},
+		{"plain http", policyfile.Scheme{Type: "oauth2-client", OAuth2: policyfile.OAuth2{TokenURL: "http://id.test/token", ClientID: "x"}}, way},
+		{"user in URL", policyfile.Scheme{Type: "oauth2-client", OAuth2: policyfile.OAuth2{TokenURL: "https://u:p@id.test/token", ClientID: "x"}}, way},
+		{"no URL", policyfile.Scheme{Type: "oauth2-client", OAuth2: policyfile.OAuth2{ClientID: "x"}}, way},
+		{"no client", policyfile.Scheme{Type: "oauth2-client", OAuth2: policyfile.OAuth2{TokenURL: "https://id.test/token"}}, way},
+		{"no way out", policyfile.Scheme{Type: "oauth2-client", OAuth2: good}, sign.Config{Now: time.Now}},
 	}
 	for _, tt := range tests {
 		if _, err := sign.New(tt.spec, tt.cfg); err == nil {
 			t.Errorf("%s: accepted", tt.name)
 		}
 	}
-	if _, err := sign.New(sign.Spec{Type: "oauth2-client", OAuth2: good}, way); err != nil {
+	if _, err := sign.New(policyfile.Scheme{Type: "oauth2-client", OAuth2: good}, way); err != nil {
 		t.Errorf("twin: %v", err)
 	}
 }

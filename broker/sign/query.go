@@ -7,15 +7,13 @@ import (
 
 	"sallyport/broker/secret"
 	"sallyport/control"
+	"sallyport/rules/policyfile"
 )
 
 // query puts the secret into a parameter of the query.
 type query struct{ param string }
 
-func newQuery(s Spec) (Scheme, error) {
-	if err := only(s, false, false, false, true); err != nil {
-		return nil, err
-	}
+func newQuery(s policyfile.Scheme) (Scheme, error) {
 	if s.Param == "" {
 		return nil, errors.New(`type "query" needs the name of the parameter, for example "query: {param: key}"`)
 	}

@@ -18,19 +18,9 @@ import (
 
 	"sallyport/broker/secret"
 	"sallyport/control"
+	"sallyport/rules/policyfile"
 	"sallyport/rules/target"
 )
-
-// Spec says how a credential signs: the part of a credential document that a
-// scheme reads. A field that the type does not use must be empty.
-type Spec struct {
-	Type     string // one of Types
-	Header   string // header: its name. bearer, basic: Authorization or nothing
-	Prefix   string // header: what stands before the secret
-	Username string // basic: the user name
-	Param    string // query: the parameter's name
-	OAuth2   OAuth2 // oauth2-client
-}
 
 // Config is what schemes need that talk to somebody.
 type Config struct {
@@ -46,7 +36,12 @@ type Request struct {
 	Endpoint target.Endpoint
 	Path     target.Path
 	Query    string // raw
-	Now      time.Time
+	// Header and Payload are there if the scheme's place asks for them: the
+	// fields as they will be sent, and the SHA-256 of the body in hexadecimal,
+	// or what AWS writes in its stead.
+	Header  http.Header
+	Payload string
+	Now     time.Time
 }
 
 // Changes is what a scheme does to a request. Everything that stands under the
@@ -72,47 +67,35 @@ type Scheme interface {
 	Sign(context.Context, secret.Value, Request) (Changes, error)
 }
 
-// Types lists the schemes that New knows.
-func Types() []string { return []string{"bearer", "header", "basic", "query", "oauth2-client"} }
-
-// New returns the scheme that a Spec describes.
-func New(s Spec, cfg Config) (Scheme, error) {
-	if o := s.OAuth2; s.Type != "oauth2-client" && (o.TokenURL != "" || o.ClientID != "" || o.Audience != "" || len(o.Scopes) > 0) {
-		return nil, fmt.Errorf("type %q has no token endpoint", s.Type)
-	}
-	switch s.Type {
-	case "bearer":
-		return newBearer(s)
-	case "header":
-		return newHeader(s)
-	case "basic":
-		return newBasic(s)
-	case "query":
-		return newQuery(s)
-	case "oauth2-client":
-		return newOAuth2Client(s, cfg)
-	case "":
-		return nil, errors.New("a credential needs a type: " + strings.Join(Types(), ", "))
-	default:
-		return nil, fmt.Errorf("type %q is not one of %s", s.Type, strings.Join(Types(), ", "))
-	}
+// Shaper is a [Scheme] whose secret holds several values of which the sandbox gets
+// stand-ins, or none that could be shown: Shapes returns what they look like. The
+// first one is what identifies the credential in a request.
+type Shaper interface {
+	Shapes(secret.Value) ([]string, error)
 }
 
-// only refuses fields that a type has no use for: a setting that does nothing
-// is a mistake.
-func only(s Spec, header, prefix, username, param bool) error {
-	for _, f := range []struct {
-		name, value string
-		used        bool
-	}{{"header", s.Header, header}, {"prefix", s.Prefix, prefix}, {"username", s.Username, username}, {"param", s.Param, param}} {
-		if f.name == "header" && f.value == "Authorization" && s.Type != "header" && s.Type != "query" {
-			continue
-		}
-		if f.value != "" && !f.used {
-			return fmt.Errorf("type %q has no %q", s.Type, f.name)
-		}
+// New returns the scheme that a credential document describes.
+func New(s policyfile.Scheme, cfg Config) (Scheme, error) {
+	switch s.Type {
+	case policyfile.Bearer:
+		return bearer{}, nil
+	case policyfile.Header:
+		return newHeader(s)
+	case policyfile.Basic:
+		return newBasic(s)
+	case policyfile.Query:
+		return newQuery(s)
+	case policyfile.AWSSigV4:
+		return newSigV4(s)
+	case policyfile.JSONWebToken:
+		return newJWT(s)
+	case policyfile.GitHub:
+		return newGitHubApp(s, cfg)
+	case policyfile.OAuth2Client:
+		return newOAuth2Client(s, cfg)
+	default:
+		return nil, fmt.Errorf("type %q is not one of %s", s.Type, strings.Join(policyfile.Types(), ", "))
 	}
-	return nil
 }
 
 // maxHeaderValue is what common servers still accept in one header line.

@@ -11,6 +11,7 @@ import (
 	"sallyport/broker/secret"
 	"sallyport/broker/sign"
 	"sallyport/control"
+	"sallyport/rules/policyfile"
 )
 
 const text = "sk_test_4eC39HqLyjWDarjtT1zdp7dc"
@@ -18,24 +19,22 @@ const text = "sk_test_4eC39HqLyjWDarjtT1zdp7dc"
 func TestNewRefuses(t *testing.T) {
 	tests := []struct {
 		name string
-		spec sign.Spec
+		spec policyfile.Scheme
 		want string
 	}{
-		{"no type", sign.Spec{}, "needs a type"},
-		{"unknown type", sign.Spec{Type: "Bearer"}, "not one of"},
-		{"header without name", sign.Spec{Type: "header"}, "needs the name"},
-		{"header with a blank", sign.Spec{Type: "header", Header: "X Key"}, "not a header name"},
-		{"header with a line break", sign.Spec{Type: "header", Header: "X\r\nY"}, "not a header name"},
-		{"header that is the message's", sign.Spec{Type: "header", Header: "content-length"}, "cannot hold"},
-		{"host header", sign.Spec{Type: "header", Header: "Host"}, "cannot hold"},
-		{"prefix with a line break", sign.Spec{Type: "header", Header: "X", Prefix: "a\r\nB: "}, "prefix"},
-		{"bearer with a user name", sign.Spec{Type: "bearer", Username: "u"}, `has no "username"`},
-		{"bearer in another header", sign.Spec{Type: "bearer", Header: "X-Key"}, `has no "header"`},
-		{"basic without user name", sign.Spec{Type: "basic"}, "needs a user name"},
-		{"basic with a colon", sign.Spec{Type: "basic", Username: "a:b"}, "colon"},
-		{"basic with a line break", sign.Spec{Type: "basic", Username: "a\nb"}, "ASCII"},
-		{"query without parameter", sign.Spec{Type: "query"}, "needs the name"},
-		{"query with a separator", sign.Spec{Type: "query", Param: "a&b"}, "letters"},
+		{"no type", policyfile.Scheme{}, "not one of"},
+		{"unknown type", policyfile.Scheme{Type: "Bearer"}, "not one of"},
+		{"header without name", policyfile.Scheme{Type: "header"}, "needs the name"},
+		{"header with a blank", policyfile.Scheme{Type: "header", Header: "X Key"}, "not a header name"},
+		{"header with a line break", policyfile.Scheme{Type: "header", Header: "X\r\nY"}, "not a header name"},
+		{"header that is the message's", policyfile.Scheme{Type: "header", Header: "content-length"}, "cannot hold"},
+		{"host header", policyfile.Scheme{Type: "header", Header: "Host"}, "cannot hold"},
+		{"prefix with a line break", policyfile.Scheme{Type: "header", Header: "X", Prefix: "a\r\nB: "}, "prefix"},
+		{"basic without user name", policyfile.Scheme{Type: "basic"}, "needs a user name"},
+		{"basic with a colon", policyfile.Scheme{Type: "basic", Username: "a:b"}, "colon"},
+		{"basic with a line break", policyfile.Scheme{Type: "basic", Username: "a\nb"}, "ASCII"},
+		{"query without parameter", policyfile.Scheme{Type: "query"}, "needs the name"},
+		{"query with a separator", policyfile.Scheme{Type: "query", Param: "a&b"}, "letters"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -47,37 +46,32 @@ func TestNewRefuses(t *testing.T) {
 }
 
 var good = []struct {
-	spec    sign.Spec
+	spec    policyfile.Scheme
 	place   control.Place
 	changes sign.Changes
 }{
 	{
-		sign.Spec{Type: "bearer"},
+		policyfile.Scheme{Type: "bearer"},
 		control.Place{Type: "bearer", Header: "Authorization"},
 		sign.Changes{Set: map[string][]string{"Authorization": {"Bearer " + text}}, Expose: []string{text}},
 	},
 	{
-		sign.Spec{Type: "bearer", Header: "Authorization"},
-		control.Place{Type: "bearer", Header: "Authorization"},
-		sign.Changes{Set: map[string][]string{"Authorization": {"Bearer " + text}}, Expose: []string{text}},
-	},
-	{
-		sign.Spec{Type: "header", Header: "x-api-key"},
+		policyfile.Scheme{Type: "header", Header: "x-api-key"},
 		control.Place{Type: "header", Header: "X-Api-Key"},
 		sign.Changes{Set: map[string][]string{"X-Api-Key": {text}}, Expose: []string{text}},
 	},
 	{
-		sign.Spec{Type: "header", Header: "Authorization", Prefix: "token "},
+		policyfile.Scheme{Type: "header", Header: "Authorization", Prefix: "token "},
 		control.Place{Type: "header", Header: "Authorization"},
 		sign.Changes{Set: map[string][]string{"Authorization": {"token " + text}}, Expose: []string{text}},
 	},
 	{
-		sign.Spec{Type: "basic", Username: "git"},
+		policyfile.Scheme{Type: "basic", Username: "git"},
 		control.Place{Type: "basic", Header: "Authorization"},
 		sign.Changes{Set: map[string][]string{"Authorization": {"Basic " + base64.StdEncoding.EncodeToString([]byte("git:"+text))}}, Expose: []string{text}},
 	},
 	{
-		sign.Spec{Type: "query", Param: "key"},
+		policyfile.Scheme{Type: "query", Param: "key"},
 		control.Place{Type: "query", Header: "key"},
 		sign.Changes{Query: map[string]string{"key": text}, Expose: []string{text}},
 	},
@@ -104,7 +98,7 @@ func TestSign(t *testing.T) {
 
 // TestBasicIsWhatServersRead: net/http's own reader is the oracle.
 func TestBasicIsWhatServersRead(t *testing.T) {
-	s, err := sign.New(sign.Spec{Type: "basic", Username: "x-access-token"}, sign.Config{})
+	s, err := sign.New(policyfile.Scheme{Type: "basic", Username: "x-access-token"}, sign.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +150,8 @@ func TestSecretsThatCannotBeSent(t *testing.T) {
 }
 
 func TestTypesAreKnown(t *testing.T) {
-	for _, typ := range sign.Types() {
-		if _, err := sign.New(sign.Spec{Type: typ, Header: "", Username: ""}, sign.Config{}); err != nil && strings.Contains(err.Error(), "not one of") {
+	for _, typ := range policyfile.Types() {
+		if _, err := sign.New(policyfile.Scheme{Type: policyfile.CredentialType(typ), Header: "", Username: ""}, sign.Config{}); err != nil && strings.Contains(err.Error(), "not one of") {
 			t.Errorf("type %q is listed and not known", typ)
 		}
 	}

@@ -14,17 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/broker/secret"
+	"sallyport/rules/policyfile"
 )
 
 // aged reads a file that is encrypted with age (c2sp.org/age), armored or not,
 // anew for every request. The identity's file is held to the rules of a secret
 // file; the encrypted one may be anybody's to read.
 type aged struct {
-	Age
+	policyfile.Age
 	cfg Config
 }
 
-func newAge(a Age, cfg Config) (Source, error) {
+func newAge(a policyfile.Age, cfg Config) (Source, error) {
 	for _, p := range []string{a.File, a.Identity} {
 		if !filepath.IsAbs(p) || filepath.Clean(p) != p {
 			return nil, fmt.Errorf("source age %q: write absolute paths of file and identity, without dots", p)

@@ -1,7 +1,7 @@
 // Package source reads secrets from where they are kept: one file per store,
 // each with one [Source].
 //
-// It trusts the machine's owner, who wrote the [Spec], and the kernel's word on
+// It trusts the machine's owner, who wrote the document, and the kernel's word on
 // who owns a file. It never caches a file, never falls back to a value that was
 // good before, and never puts a secret, or what a helper printed, into an error.
 package source
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sallyport/broker/secret"
+	"sallyport/rules/policyfile"
 )
 
 // MaxLen bounds a secret. A key file of a large cloud is about 2.4 KiB.
@@ -33,22 +34,6 @@ type Source interface {
 	String() string
 }
 
-// Spec says where a secret is; exactly one field is set.
-type Spec struct {
-	File    string   `json:"file,omitempty"`    // absolute path
-	Env     string   `json:"env,omitempty"`     // variable of the broker's own environment
-	Systemd string   `json:"systemd,omitempty"` // name of a credential given by systemd
-	Exec    []string `json:"exec,omitempty"`    // command and arguments; no shell
-	Age     *Age     `json:"age,omitempty"`
-}
-
-// Age is a file that is encrypted with age, and the file of the identity that
-// opens it.
-type Age struct {
-	File     string `json:"file"`
-	Identity string `json:"identity"`
-}
-
 // Config is what sources need to know of the process that they run in.
 type Config struct {
 	// UID is the user who may own a secret's file, beside root: the broker's own.
@@ -61,8 +46,8 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Open returns the source that a Spec describes. It does not read the secret.
-func Open(s Spec, cfg Config) (Source, error) {
+// Open returns the source that a credential document describes. It does not read the secret.
+func Open(s policyfile.Source, cfg Config) (Source, error) {
 	if cfg.LookupEnv == nil {
 		cfg.LookupEnv = func(string) (string, bool) { return "", false }
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/broker/source"
+	"sallyport/rules/policyfile"
 )
 
 const text = "sk_test_4eC39HqLyjWDarjtT1zdp7dc"
@@ -34,7 +35,7 @@ func write(t *testing.T, content string, mode os.FileMode) string {
 }
 
 // get opens and reads; every error is checked for the secret.
-func get(t *testing.T, s source.Spec, cfg source.Config) (string, error) {
+func get(t *testing.T, s policyfile.Source, cfg source.Config) (string, error) {
 	t.Helper()
 	src, err := source.Open(s, cfg)
 	if err != nil {
@@ -53,18 +54,18 @@ func get(t *testing.T, s source.Spec, cfg source.Config) (string, error) {
 func TestOpenRefuses(t *testing.T) {
 	tests := []struct {
 		name string
-		spec source.Spec
+		spec policyfile.Source
 		want string
 	}{
-		{"nothing", source.Spec{}, "needs a source"},
-		{"two", source.Spec{File: "/a", Env: "B"}, "one source"},
-		{"relative file", source.Spec{File: "a"}, "absolute"},
-		{"file with dots", source.Spec{File: "/a/../b"}, "absolute"},
-		{"not a variable", source.Spec{Env: "A-B"}, "not the name"},
-		{"credential with a slash", source.Spec{Systemd: "../x"}, "not the name"},
-		{"relative command", source.Spec{Exec: []string{"cat", "/x"}}, "absolute"},
-		{"relative age file", source.Spec{Age: &source.Age{File: "a", Identity: "/b"}}, "absolute"},
-		{"no age identity", source.Spec{Age: &source.Age{File: "/a"}}, "absolute"},
+		{"nothing", policyfile.Source{}, "needs a source"},
+		{"two", policyfile.Source{File: "/a", Env: "B"}, "one source"},
+		{"relative file", policyfile.Source{File: "a"}, "absolute"},
+		{"file with dots", policyfile.Source{File: "/a/../b"}, "absolute"},
+		{"not a variable", policyfile.Source{Env: "A-B"}, "not the name"},
+		{"credential with a slash", policyfile.Source{Systemd: "../x"}, "not the name"},
+		{"relative command", policyfile.Source{Exec: []string{"cat", "/x"}}, "absolute"},
+		{"relative age file", policyfile.Source{Age: &policyfile.Age{File: "a", Identity: "/b"}}, "absolute"},
+		{"no age identity", policyfile.Source{Age: &policyfile.Age{File: "/a"}}, "absolute"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -95,7 +96,7 @@ func TestFileContent(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := get(t, source.Spec{File: write(t, tt.content, 0o600)}, config())
+			got, err := get(t, policyfile.Source{File: write(t, tt.content, 0o600)}, config())
 			if tt.fault == "" && (err != nil || got != tt.want) {
 				t.Errorf("Get = %q, %v, want %q", got, err, tt.want)
 			}
@@ -108,13 +109,13 @@ func TestFileContent(t *testing.T) {
 
 func TestFileMode(t *testing.T) {
 	for _, mode := range []os.FileMode{0o644, 0o640, 0o440, 0o604, 0o601, 0o660, 0o620, 0o700, 0o500} {
-		_, err := get(t, source.Spec{File: write(t, text, mode)}, config())
+		_, err := get(t, policyfile.Source{File: write(t, text, mode)}, config())
 		if err == nil || !strings.Contains(err.Error(), "run: chmod 0400 /") {
 			t.Errorf("mode %o: %v, want the chmod to type", mode, err)
 		}
 	}
 	for _, mode := range []os.FileMode{0o600, 0o400, 0o200} { // root reads what it cannot
-		if got, err := get(t, source.Spec{File: write(t, text, mode)}, config()); err != nil || got != text {
+		if got, err := get(t, policyfile.Source{File: write(t, text, mode)}, config()); err != nil || got != text {
 			t.Errorf("twin, mode %o: %q, %v", mode, got, err)
 		}
 	}
@@ -125,18 +126,18 @@ func TestFileOwner(t *testing.T) {
 	if err := os.Chown(path, 4200001, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := get(t, source.Spec{File: path}, config()); err == nil || !strings.Contains(err.Error(), "run: chown sallyport-broker "+path) {
+	if _, err := get(t, policyfile.Source{File: path}, config()); err == nil || !strings.Contains(err.Error(), "run: chown sallyport-broker "+path) {
 		t.Errorf("somebody else's file: %v, want the chown to type", err)
 	}
 	cfg := config()
 	cfg.UID = 4200001
-	if got, err := get(t, source.Spec{File: path}, cfg); err != nil || got != text {
+	if got, err := get(t, policyfile.Source{File: path}, cfg); err != nil || got != text {
 		t.Errorf("twin, the broker's own: %q, %v", got, err)
 	}
 	if err := os.Chown(path, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := get(t, source.Spec{File: path}, cfg); err != nil || got != text {
+	if got, err := get(t, policyfile.Source{File: path}, cfg); err != nil || got != text {
 		t.Errorf("twin, root's: %q, %v", got, err)
 	}
 }
@@ -149,7 +150,7 @@ func TestFileKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{link: "symbolic link", fifo: "not a regular file", hole: "does not exist", dir: "not a regular file", "/dev/zero": "not a regular file"} {
-		if _, err := get(t, source.Spec{File: path}, config()); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := get(t, policyfile.Source{File: path}, config()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}
@@ -158,7 +159,7 @@ func TestFileKind(t *testing.T) {
 // TestFileRotation: CR-25. A value that was good before is never used.
 func TestFileRotation(t *testing.T) {
 	path := write(t, text, 0o600)
-	src, err := source.Open(source.Spec{File: path}, config())
+	src, err := source.Open(policyfile.Source{File: path}, config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,14 +188,14 @@ func TestEnv(t *testing.T) {
 	cfg := config()
 	cfg.LookupEnv = func(k string) (string, bool) { return map[string]string{"TOKEN": text, "EMPTY": ""}[k], k != "UNSET" }
 	for name, want := range map[string]string{"UNSET": "not set", "EMPTY": "is empty"} {
-		if _, err := get(t, source.Spec{Env: name}, cfg); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := get(t, policyfile.Source{Env: name}, cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
 	}
-	if got, err := get(t, source.Spec{Env: "TOKEN"}, cfg); err != nil || got != text {
+	if got, err := get(t, policyfile.Source{Env: "TOKEN"}, cfg); err != nil || got != text {
 		t.Errorf("twin: %q, %v", got, err)
 	}
-	if _, err := get(t, source.Spec{Env: "TOKEN"}, config()); err == nil {
+	if _, err := get(t, policyfile.Source{Env: "TOKEN"}, config()); err == nil {
 		t.Error("a Config without LookupEnv reads the environment")
 	}
 }
@@ -206,16 +207,16 @@ func TestSystemd(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config()
-	if _, err := get(t, source.Spec{Systemd: "tok"}, cfg); err == nil || !strings.Contains(err.Error(), "LoadCredential=") {
+	if _, err := get(t, policyfile.Source{Systemd: "tok"}, cfg); err == nil || !strings.Contains(err.Error(), "LoadCredential=") {
 		t.Errorf("outside systemd: %v", err)
 	}
 	cfg.LookupEnv = func(k string) (string, bool) { return dir, k == "CREDENTIALS_DIRECTORY" }
 	for _, name := range []string{"wide", "link", "none"} {
-		if _, err := get(t, source.Spec{Systemd: name}, cfg); err == nil {
+		if _, err := get(t, policyfile.Source{Systemd: name}, cfg); err == nil {
 			t.Errorf("%s: read", name)
 		}
 	}
-	if got, err := get(t, source.Spec{Systemd: "tok"}, cfg); err != nil || got != text {
+	if got, err := get(t, policyfile.Source{Systemd: "tok"}, cfg); err != nil || got != text {
 		t.Errorf("twin: %q, %v", got, err)
 	}
 }
@@ -235,22 +236,22 @@ func TestExec(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := get(t, source.Spec{Exec: script(t, tt.body)}, config()); err == nil || !strings.Contains(err.Error(), tt.fault) {
+			if _, err := get(t, policyfile.Source{Exec: script(t, tt.body)}, config()); err == nil || !strings.Contains(err.Error(), tt.fault) {
 				t.Errorf("Get = %v, want an error with %q", err, tt.fault)
 			}
 		})
 	}
-	if _, err := get(t, source.Spec{Exec: []string{"/nonexistent"}}, config()); err == nil {
+	if _, err := get(t, policyfile.Source{Exec: []string{"/nonexistent"}}, config()); err == nil {
 		t.Error("a command that is not there")
 	}
 	t.Setenv("LEAK", "1")
-	if got, err := get(t, source.Spec{Exec: script(t, `test -z "$LEAK" && test "$1" = "an argument; not a shell's" && echo `+text)}, config()); err != nil || got != text {
+	if got, err := get(t, policyfile.Source{Exec: script(t, `test -z "$LEAK" && test "$1" = "an argument; not a shell's" && echo `+text)}, config()); err != nil || got != text {
 		t.Errorf("twin: %q, %v", got, err)
 	}
 }
 
 func TestExecEndsWithItsContext(t *testing.T) {
-	src, err := source.Open(source.Spec{Exec: script(t, "read x < /dev/tty; while :; do :; done & wait")}, config())
+	src, err := source.Open(policyfile.Source{Exec: script(t, "read x < /dev/tty; while :; do :; done & wait")}, config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +270,7 @@ func TestExecRunsOnceForAll(t *testing.T) {
 	cfg := config()
 	cfg.Now = func() time.Time { return now }
 	argv := script(t, `test -e `+count+`.stop && exit 1; echo x >> `+count+`; echo `+text)
-	src, err := source.Open(source.Spec{Exec: argv}, cfg)
+	src, err := source.Open(policyfile.Source{Exec: argv}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,20 +349,20 @@ func TestAge(t *testing.T) {
 	flipped[len(flipped)-1] ^= 1
 	tests := []struct {
 		name string
-		age  source.Age
+		age  policyfile.Age
 	}{
-		{"identity that others can read", source.Age{File: good, Identity: write(t, id.String(), 0o444)}},
-		{"another identity", source.Age{File: good, Identity: write(t, other.String(), 0o400)}},
-		{"no identity", source.Age{File: good, Identity: write(t, text, 0o400)}},
-		{"not encrypted", source.Age{File: write(t, text, 0o600), Identity: key}},
-		{"a bit flipped", source.Age{File: write(t, string(flipped), 0o600), Identity: key}},
-		{"long", source.Age{File: seal(strings.Repeat("x", 20<<10), false), Identity: key}},
-		{"empty", source.Age{File: seal("", false), Identity: key}},
-		{"not there", source.Age{File: "/nonexistent", Identity: key}},
+		{"identity that others can read", policyfile.Age{File: good, Identity: write(t, id.String(), 0o444)}},
+		{"another identity", policyfile.Age{File: good, Identity: write(t, other.String(), 0o400)}},
+		{"no identity", policyfile.Age{File: good, Identity: write(t, text, 0o400)}},
+		{"not encrypted", policyfile.Age{File: write(t, text, 0o600), Identity: key}},
+		{"a bit flipped", policyfile.Age{File: write(t, string(flipped), 0o600), Identity: key}},
+		{"long", policyfile.Age{File: seal(strings.Repeat("x", 20<<10), false), Identity: key}},
+		{"empty", policyfile.Age{File: seal("", false), Identity: key}},
+		{"not there", policyfile.Age{File: "/nonexistent", Identity: key}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, err := get(t, source.Spec{Age: &tt.age}, config()); err == nil {
+			if got, err := get(t, policyfile.Source{Age: &tt.age}, config()); err == nil {
 				t.Errorf("Get = %q", got)
 			} else if strings.Contains(err.Error(), "AGE-SECRET-KEY") {
 				t.Errorf("the error shows the identity: %v", err)
@@ -369,7 +370,7 @@ func TestAge(t *testing.T) {
 		})
 	}
 	for _, file := range []string{good, seal(text, true)} {
-		if got, err := get(t, source.Spec{Age: &source.Age{File: file, Identity: key}}, config()); err != nil || got != text {
+		if got, err := get(t, policyfile.Source{Age: &policyfile.Age{File: file, Identity: key}}, config()); err != nil || got != text {
 			t.Errorf("twin: %q, %v", got, err)
 		}
 	}

@@ -14,10 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/broker"
-	"sallyport/broker/sign"
-	"sallyport/broker/source"
 	"sallyport/control"
-	"sallyport/rules/policyfile"
 )
 
 func newBroker() *cobra.Command {
@@ -49,8 +46,12 @@ func runBroker(ctx context.Context, inst instance, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	way, err := openDoor(inst, creds, log)
+	if err != nil {
+		return err
+	}
 	s, err := broker.NewServer(broker.Config{
-		Credentials: brokerCredentials(creds), GatewayUID: uint32(who.gateway.uid), AdminUID: 0, CellsDir: inst.cells(),
+		Credentials: creds, Transport: way, GatewayUID: uint32(who.gateway.uid), AdminUID: 0, CellsDir: inst.cells(),
 		UID: uint32(who.broker.uid), User: brokerUser, LookupEnv: os.LookupEnv, Now: time.Now, Log: log,
 	})
 	if err != nil {
@@ -59,27 +60,4 @@ func runBroker(ctx context.Context, inst instance, log *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
 	return serveHTTP(ctx, control.NewServer(s.Handler()), l)
-}
-
-// brokerCredentials turns files as they are written into what the broker binds.
-func brokerCredentials(files []policyfile.Credential) []broker.Credential {
-	out := make([]broker.Credential, 0, len(files))
-	for _, f := range files {
-		c := broker.Credential{
-			Name: f.Name, Owner: f.Owner, Where: f.Where,
-			Spec:           sign.Spec{Type: string(f.Type), Prefix: f.Prefix, Username: f.Username},
-			Source:         source.Spec{File: f.File},
-			PlaceholderEnv: f.Env,
-		}
-		if f.Type == policyfile.Header {
-			c.Spec.Header = f.HeaderName
-		}
-		for _, e := range f.Endpoints {
-			c.Endpoints = append(c.Endpoints, broker.Endpoint{
-				Host: e.Host, Ports: e.Ports, Methods: e.Methods, Paths: e.Paths,
-			})
-		}
-		out = append(out, c)
-	}
-	return out
 }

@@ -29,11 +29,13 @@ func (g *gateway) openRooms(cfg *policyfile.Gateway) (err error) {
 	if err != nil {
 		return err
 	}
-	g.dialer, err = dial.New(dial.Config{Vet: g.gate.Vet, Now: time.Now, Hosts: cfg.Hosts, Resolvers: cfg.Resolvers, Roots: roots})
+	g.broker = broker.NewClient(g.inst.brokerSocket())
+	g.dialer, err = dial.New(dial.Config{
+		Vet: g.gate.Vet, Now: time.Now, Hosts: cfg.Hosts, Resolvers: cfg.Resolvers, Roots: roots, Params: g.broker.Params,
+	})
 	if err != nil {
 		return err
 	}
-	g.broker = broker.NewClient(g.inst.brokerSocket())
 	g.names, err = dns.NewNames(dns.NamesConfig{Dir: g.inst.run("names")})
 	return err
 }

@@ -28,6 +28,7 @@ const (
 type daemon struct {
 	name  string
 	args  []string
+	env   []string   // beside PATH and LANG
 	files []*os.File // descriptors 3 and up in the child
 	who   account
 	group int // supplementary group
@@ -68,7 +69,7 @@ func (d *daemon) once(ctx context.Context) error {
 		return fmt.Errorf("finding this program: %w", err)
 	}
 	cmd := exec.Command(self, d.args...) //nolint:noctx // it is told to stop, and waited for
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
+	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}, d.env...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = d.out, d.out
 	cmd.ExtraFiles = d.files

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"sallyport/launcher"
 	"sallyport/launcher/cell"
 	"sallyport/launcher/nerdctl"
+	"sallyport/rules/policyfile"
 )
 
 // startTimeout bounds how long a daemon may take until it answers.
@@ -249,9 +251,36 @@ func (s *supervisor) broker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	creds, err := loadCredentials(s.inst.credentials())
+	if err != nil {
+		return err
+	}
 	d := s.daemon("broker", s.who.broker, sock)
+	d.env = brokerEnv(creds, os.LookupEnv)
 	s.group.start(ctx, d)
 	return s.ready(ctx, d, s.inst.brokerSocket(), "/v1/credentials")
+}
+
+// brokerEnv is what of the supervisor's environment goes to the broker: just what
+// its sources name.
+func brokerEnv(creds []policyfile.Credential, lookup func(string) (string, bool)) []string {
+	var names []string
+	for _, c := range creds {
+		switch {
+		case c.Source.Env != "":
+			names = append(names, c.Source.Env)
+		case c.Source.Systemd != "":
+			names = append(names, "CREDENTIALS_DIRECTORY")
+		}
+	}
+	slices.Sort(names)
+	var env []string
+	for _, name := range slices.Compact(names) {
+		if v, ok := lookup(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
 }
 
 func (s *supervisor) gateway(ctx context.Context) error {

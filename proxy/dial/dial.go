@@ -45,6 +45,10 @@ type Config struct {
 	// against. Default: the system's. See [LoadRoots].
 	Roots *x509.CertPool
 
+	// Params returns the parameters of the query that may differ from what p
+	// admitted, since a credential stands in them. Default: none.
+	Params func(gate.Pass) []string
+
 	Timeouts Timeouts
 }
 

@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/target"
 )
 
 // Forward sends the request that p admits and returns the answer's header
@@ -20,7 +22,7 @@ import (
 //
 // Scheme, host, port, method, path and query are those of p: whatever URL and
 // Host req has are not looked at, and another method than the admitted one is
-// an error. Header and body are req's. The address that was dialled is told
+// an error. The one exception are the parameters that [Config.Params] names. Header and body are req's. The address that was dialled is told
 // by a net/http/httptrace GotConn hook in ctx. Errors are as of [Dialer.Dial].
 func (d *Dialer) Forward(ctx context.Context, p gate.Pass, req *http.Request) (*http.Response, error) {
 	out, addrs, err := d.outgoing(ctx, p, req)
@@ -79,6 +81,9 @@ func (d *Dialer) outgoing(ctx context.Context, p gate.Pass, req *http.Request) (
 	if err != nil {
 		return nil, nil, &Error{Op: "requesting", To: to, Status: statusRequest, Err: err}
 	}
+	if u.RawQuery, err = d.query(p, req.URL); err != nil {
+		return nil, nil, &Error{Op: "requesting", To: to, Status: statusInternal, Err: err}
+	}
 	addrs, err := d.vetted(ctx, p)
 	if err != nil {
 		return nil, nil, err
@@ -87,6 +92,42 @@ func (d *Dialer) outgoing(ctx context.Context, p gate.Pass, req *http.Request) (
 	out.URL, out.Host, out.RequestURI = u, u.Host, ""
 	out.Close = false // the client's wish is about its own connection
 	return out, addrs, nil
+}
+
+// query returns the query that is sent: the admitted one, but for the parameters
+// that hold a credential. Each of them stands there at most once, spelled as it
+// is named; all else is the admitted query, octet for octet.
+func (d *Dialer) query(p gate.Pass, u *url.URL) (string, error) {
+	r := p.Request()
+	if d.cfg.Params == nil || u == nil || u.RawQuery == r.Query || p.Decision().Credential == "" || !r.Secure {
+		return r.Query, nil
+	}
+	names := d.cfg.Params(p)
+	if len(names) == 0 {
+		return r.Query, nil
+	}
+	changed := func() (string, error) { return "", fmt.Errorf("the query was not the one admitted: %w", ErrNoPass) }
+	if target.WithoutParams(u.RawQuery, names) != target.WithoutParams(r.Query, names) {
+		return changed()
+	}
+	seen := map[string]bool{}
+	for part := range strings.SplitSeq(u.RawQuery, "&") {
+		if !slices.ContainsFunc(names, func(n string) bool { return target.ParamNamed(part, n) }) {
+			continue
+		}
+		key, value, _ := strings.Cut(part, "=")
+		if seen[key] || !slices.Contains(names, key) || strings.ContainsFunc(value, notInValue) {
+			return changed()
+		}
+		seen[key] = true
+	}
+	return u.RawQuery, nil
+}
+
+// notInValue reports what does not stand in the value of one parameter
+// (RFC 3986 section 3.4), and the semicolon, which some read as a separator.
+func notInValue(c rune) bool {
+	return c <= ' ' || c >= 0x7f || strings.ContainsRune(";#\"<>\\^`{|}", c)
 }
 
 // upgradeKnown reports whether h asks for no upgrade or for WebSocket, which

@@ -16,29 +16,79 @@ func credential(lines string) []byte {
 	return []byte("apiVersion: sallyport/v1\nkind: Credential\nmetadata: {name: key}\n" + lines)
 }
 
+const (
+	oauth  = rest + "type: oauth2-client\n"
+	source = "type: bearer\nendpoints: [{host: a.test}]\nsource: "
+)
+
 const rest = "endpoints: [{host: api.test}]\nsource: {file: /s/key}\n"
 
 func TestParseCredential(t *testing.T) {
 	tests := []struct {
 		lines string
-		want  policyfile.Credential
+		want  policyfile.Scheme
 	}{
-		{"type: bearer\n" + rest + "placeholder: {env: API_KEY}\n", policyfile.Credential{Type: policyfile.Bearer, HeaderName: "Authorization", Env: "API_KEY"}},
-		{"type: basic\nbasic: {username: bot}\n" + rest, policyfile.Credential{Type: policyfile.Basic, HeaderName: "Authorization", Username: "bot"}},
-		{"type: header\nheader: {name: x-api-key, prefix: \"Token \"}\n" + rest, policyfile.Credential{Type: policyfile.Header, HeaderName: "X-Api-Key", Prefix: "Token "}},
+		{"type: bearer\n", policyfile.Scheme{Type: policyfile.Bearer}},
+		{"type: basic\nbasic: {username: bot}\n", policyfile.Scheme{Type: policyfile.Basic, Username: "bot"}},
+		{"type: header\nheader: {name: x-api-key, prefix: \"Token \"}\n", policyfile.Scheme{Type: policyfile.Header, Header: "X-Api-Key", Prefix: "Token "}},
+		{"type: query\nquery: {param: key}\n", policyfile.Scheme{Type: policyfile.Query, Param: "key"}},
+		{"type: github-app\ngithub-app: {app: \"1\", installation: 7, api: \"https://g.test/api/v3\", repositories: [app], permissions: {contents: read}}\n", policyfile.Scheme{
+			Type: policyfile.GitHub, GitHubApp: policyfile.GitHubApp{
+				App: "1", TokenURL: "https://g.test/api/v3/app/installations/7/access_tokens",
+				Repositories: []string{"app"}, Permissions: map[string]string{"contents": "read"},
+			},
+		}},
+		{"type: jwt\njwt: {algorithm: ES256, key_id: k, claims: {iss: a}}\n", policyfile.Scheme{
+			Type: policyfile.JSONWebToken, JWT: policyfile.JWT{Algorithm: "ES256", KeyID: "k", Life: 300, Claims: map[string]string{"iss": "a"}},
+		}},
+		{"type: aws-sigv4\naws-sigv4: {regions: [eu-west-1], services: [s3, sts]}\n", policyfile.Scheme{
+			Type: policyfile.AWSSigV4, AWS: policyfile.AWS{Regions: []string{"eu-west-1"}, Services: []string{"s3", "sts"}},
+		}},
+		{
+			"type: oauth2-client\noauth2-client: {token_url: \"https://id.test:8443/token\", client_id: bot, scopes: [a, \"b:c\"], audience: \"https://api.test\"}\n",
+			policyfile.Scheme{Type: policyfile.OAuth2Client, OAuth2: policyfile.OAuth2{
+				TokenURL: "https://id.test:8443/token", ClientID: "bot", Scopes: []string{"a", "b:c"}, Audience: "https://api.test",
+			}},
+		},
 	}
 	for _, tt := range tests {
-		c, err := policyfile.ParseCredential("c.yaml", credential(tt.lines))
+		data := credential(tt.lines + rest + "placeholder: {env: API_KEY}\n")
+		if strings.Contains(tt.lines, "aws") {
+			data = credential(tt.lines + rest + "placeholder: {env: API_KEY, secret_env: SECRET}\n")
+		}
+		c, err := policyfile.ParseCredential("c.yaml", data)
 		if err != nil {
 			t.Errorf("%s: %v", tt.lines, err)
 			continue
 		}
-		if c.Name != "key" || c.File != "/s/key" || c.Where != "c.yaml:3" || c.Digest != policyfile.Digest(credential(tt.lines)) || len(c.Endpoints) != 1 {
+		if c.Name != "key" || c.Source.File != "/s/key" || c.Env != "API_KEY" || c.Where != "c.yaml:3" || c.Digest != policyfile.Digest(data) || len(c.Endpoints) != 1 {
 			t.Errorf("%s: %+v", tt.lines, c)
 		}
-		got := policyfile.Credential{Type: c.Type, HeaderName: c.HeaderName, Prefix: c.Prefix, Username: c.Username, Env: c.Env}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
+		if diff := cmp.Diff(tt.want, c.Scheme); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.lines, diff)
+		}
+	}
+}
+
+func TestParseSource(t *testing.T) {
+	tests := []struct {
+		source string
+		want   policyfile.Source
+	}{
+		{"{file: /s/key}", policyfile.Source{File: "/s/key"}},
+		{"{env: api_KEY2}", policyfile.Source{Env: "api_KEY2"}},
+		{"{systemd: api.key}", policyfile.Source{Systemd: "api.key"}},
+		{"{exec: [/usr/bin/pass, show, \"a b\"]}", policyfile.Source{Exec: []string{"/usr/bin/pass", "show", "a b"}}},
+		{"{age: {file: /s/key.age, identity: /s/id}}", policyfile.Source{Age: &policyfile.Age{File: "/s/key.age", Identity: "/s/id"}}},
+	}
+	for _, tt := range tests {
+		c, err := policyfile.ParseCredential("c.yaml", credential("type: bearer\nendpoints: [{host: api.test}]\nsource: "+tt.source+"\n"))
+		if err != nil {
+			t.Errorf("%s: %v", tt.source, err)
+			continue
+		}
+		if diff := cmp.Diff(tt.want, c.Source); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.source, diff)
 		}
 	}
 }
@@ -50,9 +100,35 @@ func TestCredentialErrors(t *testing.T) {
 	}{
 		{"", "", []place{{1, 1, "no type"}, {1, 1, "no endpoints"}, {1, 1, "no source"}}},
 		{"", rest + "type: bearre\n", []place{{6, 7, `did you mean "bearer"?`}}},
-		{"", rest + "type: oauth2-client\n", []place{{6, 7, "not built"}}},
-		{"", rest + "type: header\n", []place{{1, 1, "type header needs header"}}},
-		{"", rest + "type: basic\nheader: {name: X}\n", []place{{1, 1, "type basic needs basic"}, {7, 9, "header is for type header"}}},
+		{"", rest + "type: mtls\n", []place{{6, 7, "not built"}}},
+		{"", rest + "type: oauth2-client\n", []place{{1, 1, "type oauth2-client needs oauth2-client: {token_url: …}"}}},
+		{"", rest + "type: query\n", []place{{1, 1, "type query needs query: {param: …}"}}},
+		{"SG-01", rest + "type: aws-sigv4\naws-sigv4: {regions: [\"*\"], services: [s3, s3]}\n", []place{{7, 23, "not a code"}, {7, 44, "stands twice"}}},
+		{"SG-01", rest + "type: aws-sigv4\naws-sigv4: {regions: [eu-west-1]}\n", []place{{7, 12, "has no services"}}},
+		{"", rest + "type: aws-sigv4\naws-sigv4: {regions: [a], services: [s3]}\nplaceholder: {env: A}\n", []place{{8, 14, "no secret_env"}}},
+		{"", rest + "type: aws-sigv4\naws-sigv4: {regions: [a], services: [s3]}\nplaceholder: {env: A, secret_env: A}\n", []place{{8, 14, "one variable"}}},
+		{"", rest + "type: bearer\nplaceholder: {env: A, secret_env: B}\n", []place{{7, 14, "pair of keys"}}},
+		{"JW-01", rest + "type: jwt\njwt: {algorithm: none, claims: {iss: a}}\n", []place{{7, 18, `"none" is none of`}}},
+		{"JW-04", rest + "type: jwt\njwt: {algorithm: es256, life: 3601, claims: {exp: \"1\", iss: a, iss: b}}\n", []place{
+			{7, 18, `did you mean "ES256"?`}, {7, 31, "from 1 to 3600"}, {7, 46, "the broker's to set"}, {7, 64, "stands twice"},
+		}},
+		{"", rest + "type: jwt\njwt: {algorithm: ES256, life: 1h, claims: {}}\n", []place{{7, 31, "number of seconds"}, {7, 43, "claims are a mapping"}}},
+		{"CR-24", rest + "type: github-app\ngithub-app: {app: \"1\", installation: 7}\n", []place{{7, 13, "has no permissions"}}},
+		{"", rest + "type: github-app\ngithub-app: {app: \"1\", installation: x, repositories: [acme/app], permissions: {contents: raed}}\n", []place{
+			{7, 38, "plain number"}, {7, 56, "leave its owner out"}, {7, 91, `did you mean "read"?`},
+		}},
+		{"CR-03", rest + "type: github-app\ngithub-app: {app: \"1\", installation: 7, api: \"http://g.test\", permissions: {contents: read}}\n", []place{{7, 46, "not an https URL"}}},
+		{"HT-15", rest + "type: query\nquery: {param: \"a&b\"}\n", []place{{7, 16, "not the name of a parameter"}}},
+		{"", rest + "type: query\nquery: {parm: a}\n", []place{{7, 8, "has no param"}, {7, 9, `did you mean "param"?`}}},
+		{"", rest + "type: bearer\noauth2-client: {client_id: a}\n", []place{{7, 16, "is for type oauth2-client"}}},
+		{"CR-03", oauth + "oauth2-client: {client_id: a, token_url: \"http://id.test/token\"}\n", []place{{7, 42, "not an https URL"}}},
+		{"NM-09", oauth + "oauth2-client: {client_id: a, token_url: \"https://id.test@evil.test/token\"}\n", []place{{7, 42, "not an https URL"}}},
+		{"NM-03", oauth + "oauth2-client: {client_id: a, token_url: \"https://ID.test:443/token\"}\n", []place{{7, 42, `write "https://id.test/token"`}}},
+		{"NM-04", oauth + "oauth2-client: {client_id: a, token_url: \"https://id..test/token\"}\n", []place{{7, 42, "not a host"}}},
+		{"CN-17", oauth + "oauth2-client: {client_id: a, token_url: \"https://sallyport.internal/token\"}\n", []place{{7, 42, "reserved"}}},
+		{"", oauth + "oauth2-client: {client_id: a, token_url: \"https://id.test/t\", scopes: [a b, c, c]}\n", []place{{7, 72, "not one scope"}, {7, 80, "stands twice"}}},
+		{"", rest + "type: header\n", []place{{1, 1, "type header needs header: {name: …}"}}},
+		{"", rest + "type: basic\nheader: {name: X}\n", []place{{1, 1, "type basic needs basic: {username: …}"}, {7, 9, "header is for type header"}}},
 		{"", rest + "type: basic\nbasic: {username: \"a:b\"}\n", []place{{7, 19, "no colon"}}},
 		{"CR-12", rest + "type: basic\nbasic: {username: \"é\"}\n", []place{{7, 19, "not printable ASCII"}}},
 		{"CR-12", rest + "type: header\nheader: {name: X, prefix: \"a\\r\\nX-Evil: 1\"}\n", []place{{7, 27, "not printable ASCII"}}},
@@ -71,7 +147,15 @@ func TestCredentialErrors(t *testing.T) {
 		}},
 		{"", "type: bearer\nendpoints: [{host: a.test}]\nsource: {file: s/key}\n", []place{{6, 16, "not an absolute path"}}},
 		{"", "type: bearer\nendpoints: [{host: a.test}]\nsource: {file: /s/../key}\n", []place{{6, 16, `write "/key"`}}},
-		{"", "type: bearer\nendpoints: [{host: a.test}]\nsource: {env: KEY}\n", []place{{6, 9, "has no file"}, {6, 10, `"env" is not built`}}},
+		{"", source + "{vault: KEY}\n", []place{{6, 10, `"vault" is not built`}}},
+		{"", source + "{env: A-B}\n", []place{{6, 15, "not the name of a variable"}}},
+		{"", source + "{fil: /s}\n", []place{{6, 10, `did you mean "file"?`}}},
+		{"", source + "{file: /s, env: A}\n", []place{{6, 9, "one source, not 2"}}},
+		{"", source + "{}\n", []place{{6, 9, "source is empty"}}},
+		{"", source + "{systemd: ../x}\n", []place{{6, 19, "not the name of a systemd"}}},
+		{"", source + "{exec: [pass, show]}\n", []place{{6, 17, "absolute path of a command"}}},
+		{"", source + "{exec: /bin/pass}\n", []place{{6, 16, "has to be a list"}}},
+		{"", source + "{age: {file: key.age}}\n", []place{{6, 15, "has no identity"}, {6, 22, "not an absolute path"}}},
 		{"CR-30", rest + "type: bearer\nsecret: abc\n", []place{{7, 1, `unknown key "secret"`}}},
 	}
 	for _, tt := range tests {

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/rules/policyfile"
+)
+
+func newCredential() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "credential",
+		Short: "Show credential files",
+		Long: `Show credential files: where a secret is kept and where it may go, never the secret.
+
+sallyport status tells whether the broker can read the secrets, and how often they were used.`,
+		Example: `  sallyport credential ls
+  sallyport credential show stripe-test`,
+		Args: exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")
+	c.AddCommand(newCredentialList(), newCredentialShow())
+	return c
+}
+
+// credentialOut is what is told about a credential file.
+type credentialOut struct {
+	Name        string        `json:"name"`
+	Owner       string        `json:"owner,omitempty"`
+	Description string        `json:"description,omitempty"`
+	Type        string        `json:"type"`
+	Source      string        `json:"source"`
+	Endpoints   []endpointOut `json:"endpoints"`
+	Env         []string      `json:"env"`  // variables that hold placeholders
+	Asks        []string      `json:"asks"` // what the broker itself asks for it
+	Where       string        `json:"where"`
+	Digest      string        `json:"digest"`
+}
+
+// endpointOut is one place that a credential may go to; nothing means any.
+type endpointOut struct {
+	Host    string   `json:"host"`
+	Ports   []uint16 `json:"ports"`
+	Methods []string `json:"methods,omitempty"`
+	Paths   []string `json:"paths,omitempty"`
+}
+
+func credentialOf(c policyfile.Credential) credentialOut {
+	out := credentialOut{
+		Name: c.Name, Owner: c.Owner, Description: c.Description, Type: string(c.Type), Source: sourceText(c.Source),
+		Endpoints: []endpointOut{}, Env: []string{}, Asks: append([]string{}, c.Asks()...), Where: c.Where, Digest: c.Digest,
+	}
+	for _, env := range []string{c.Env, c.SecretEnv} {
+		if env != "" {
+			out.Env = append(out.Env, env)
+		}
+	}
+	for _, e := range c.Endpoints {
+		o := endpointOut{Host: e.Host.String(), Ports: e.Ports, Methods: e.Methods}
+		for _, p := range e.Paths {
+			o.Paths = append(o.Paths, p.String())
+		}
+		out.Endpoints = append(out.Endpoints, o)
+	}
+	return out
+}
+
+// sourceText names a store. The arguments of a command are left out: people are
+// known to put secrets there.
+func sourceText(s policyfile.Source) string {
+	switch {
+	case s.File != "":
+		return "file " + s.File
+	case s.Env != "":
+		return "env " + s.Env
+	case s.Systemd != "":
+		return "systemd credential " + s.Systemd
+	case len(s.Exec) > 0:
+		return "exec " + s.Exec[0]
+	case s.Age != nil:
+		return "age file " + s.Age.File
+	default:
+		return ""
+	}
+}
+
+func newCredentialList() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "ls",
+		Short:   "List the credentials that policies may grant",
+		Example: "  sallyport credential ls\n  sallyport credential ls -o json",
+		Args:    exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			files, err := policyCredentials(c)
+			if err != nil {
+				return err
+			}
+			list := []credentialOut{}
+			rows := [][]string{{"NAME", "TYPE", "OWNER", "SOURCE", "HOSTS"}}
+			for _, f := range files {
+				o := credentialOf(f)
+				list = append(list, o)
+				var hosts []string
+				for _, e := range o.Endpoints {
+					hosts = append(hosts, e.Host)
+				}
+				slices.Sort(hosts)
+				rows = append(rows, []string{o.Name, o.Type, o.Owner, o.Source, strings.Join(slices.Compact(hosts), ",")})
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), list)
+			}
+			return printTable(c.OutOrStdout(), rows)
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+func newCredentialShow() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "show NAME",
+		Short:   "Show one credential: how it signs, where its secret is, where it may go",
+		Example: "  sallyport credential show stripe-test\n  sallyport credential show stripe-test -o json",
+		Args:    exactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			files, err := policyCredentials(c)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(files, func(f policyfile.Credential) bool { return f.Name == args[0] })
+			if i < 0 {
+				return usage(hint(fmt.Errorf("there is no credential %q", args[0]), "sallyport credential ls"))
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), credentialOf(files[i]))
+			}
+			return printCredential(c.OutOrStdout(), credentialOf(files[i]))
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+func printCredential(w io.Writer, o credentialOut) error {
+	rows := [][]string{{"name", o.Name}, {"owner", o.Owner}, {"description", o.Description}, {"type", o.Type}, {"source", o.Source}}
+	for _, e := range o.Endpoints {
+		ports := make([]string, len(e.Ports))
+		for i, p := range e.Ports {
+			ports[i] = strconv.Itoa(int(p))
+		}
+		rows = append(rows, []string{"may go to", strings.Join([]string{
+			e.Host + ":" + strings.Join(ports, ","), orAny(e.Methods, "any method"), orAny(e.Paths, "any path"),
+		}, "  ")})
+	}
+	for _, env := range o.Env {
+		rows = append(rows, []string{"placeholder in", env})
+	}
+	for _, u := range o.Asks {
+		rows = append(rows, []string{"the broker asks", u})
+	}
+	rows = append(rows, []string{"file", o.Where}, []string{"digest", o.Digest})
+	return printTable(w, slices.DeleteFunc(rows, func(r []string) bool { return r[1] == "" }))
+}
+
+func orAny(list []string, otherwise string) string {
+	if len(list) == 0 {
+		return otherwise
+	}
+	return strings.Join(list, " ")
+}

@@ -1,0 +1,346 @@
+package policyfile
+
+import (
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+
+	"sallyport/rules"
+	"sallyport/rules/target"
+)
+
+// CredentialType names a way to sign.
+type CredentialType string
+
+// The types that this version builds.
+const (
+	Bearer       CredentialType = "bearer"    // Authorization: Bearer SECRET (RFC 6750)
+	Header       CredentialType = "header"    // a header of its own
+	Basic        CredentialType = "basic"     // Authorization: Basic … (RFC 7617)
+	Query        CredentialType = "query"     // a parameter of the query
+	AWSSigV4     CredentialType = "aws-sigv4" // AWS Signature Version 4
+	JSONWebToken CredentialType = "jwt"       // a token of the broker's own making (RFC 7519)
+	// GitHub is a token of a GitHub App's installation.
+	GitHub       CredentialType = "github-app"
+	OAuth2Client CredentialType = "oauth2-client" // client credentials grant (RFC 6749 section 4.4)
+)
+
+// laterTypes are types of the language that this version does not build.
+var laterTypes = []string{
+	"gcp-service-account", "oauth2-refresh", "hmac", "mtls",
+}
+
+// Scheme says how a credential signs: its type and the type's own settings. A
+// field that the type has no use for is empty.
+type Scheme struct {
+	Type     CredentialType
+	Header   string // header: its canonical name
+	Prefix   string // header: stands before the secret
+	Username string // basic
+	Param    string // query: the parameter's name
+	OAuth2   OAuth2 // oauth2-client
+	AWS      AWS    // aws-sigv4
+	JWT      JWT    // jwt
+
+	GitHubApp GitHubApp // github-app
+}
+
+// JWT is how a token is made.
+type JWT struct {
+	Algorithm string // HS256 … EdDSA (RFC 7518 section 3.1)
+	KeyID     string // kid, if not empty
+	Life      int    // seconds
+	Claims    map[string]string
+}
+
+// AWS lists what may be signed for: a scope outside is refused.
+type AWS struct{ Regions, Services []string }
+
+// Pair reports whether the secret is a pair of an id and a key, so that a sandbox
+// gets two placeholders.
+func (s *Scheme) Pair() bool { return s.Type == AWSSigV4 }
+
+// OAuth2 is how a token endpoint is asked.
+type OAuth2 struct {
+	TokenURL string // https
+	ClientID string
+	Scopes   []string
+	// Audience is sent if it is not empty; some servers want it.
+	Audience string
+}
+
+// Asks lists the URLs that the broker itself sends requests to for the scheme.
+func (s *Scheme) Asks() []string {
+	var out []string
+	for _, u := range []string{s.OAuth2.TokenURL, s.GitHubApp.TokenURL} {
+		if u != "" {
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+// scheme is a type with the table of its settings, which stand under a key of
+// the type's name; a type without a table has none.
+type scheme struct {
+	name CredentialType
+	keys func(*file, *Scheme) []key
+	// optional says that the settings may be left out.
+	optional bool
+}
+
+// schemes is the list of types: one line each.
+var schemes = []scheme{
+	{name: Bearer},
+	{name: Header, keys: headerKeys},
+	{name: Basic, keys: basicKeys},
+	{name: Query, keys: queryKeys},
+	{name: AWSSigV4, keys: awsKeys},
+	{name: JSONWebToken, keys: jwtKeys},
+	{name: GitHub, keys: gitHubAppKeys},
+	{name: OAuth2Client, keys: oauth2ClientKeys},
+}
+
+// Types lists the types that a credential file may name.
+func Types() []string {
+	out := make([]string, len(schemes))
+	for i, s := range schemes {
+		out[i] = string(s.name)
+	}
+	return out
+}
+
+func (f *file) credentialType(dst *CredentialType) func(ast.Node) {
+	return func(n ast.Node) {
+		if s, ok := n.(*ast.StringNode); ok && slices.Contains(laterTypes, s.Value) {
+			f.errorf(n, "type %q is not built in this version; it knows %s", s.Value, list(Types()))
+			return
+		}
+		f.word(Types(), func(s string) { *dst = CredentialType(s) })(n)
+	}
+}
+
+// settings reads the settings of a credential's type, and refuses those of
+// another and their absence.
+func (f *file) settings(dst *Scheme, found map[string]ast.Node, root ast.Node) {
+	for _, s := range schemes {
+		name, n := string(s.name), found[string(s.name)]
+		switch {
+		case s.keys == nil || dst.Type == "":
+		case s.name == dst.Type && n != nil:
+			f.mapping(n, name, s.keys(f, dst))
+		case s.name == dst.Type && !s.optional:
+			f.errorf(root, "type %s needs %s: {%s: …}", name, name, s.keys(f, dst)[0].name)
+		case s.name != dst.Type && n != nil:
+			f.errorf(n, "%s is for type %s, and this is type %s", name, name, dst.Type)
+		}
+	}
+}
+
+func headerKeys(f *file, s *Scheme) []key {
+	return []key{
+		{name: "name", required: true, read: f.headerName(&s.Header)},
+		{name: "prefix", read: f.headerText(&s.Prefix)},
+	}
+}
+
+func basicKeys(f *file, s *Scheme) []key {
+	return []key{{name: "username", required: true, read: func(n ast.Node) {
+		f.headerText(&s.Username)(n)
+		if strings.Contains(s.Username, ":") {
+			f.errorf(n, "a user name has no colon (RFC 7617)")
+		}
+	}}}
+}
+
+func queryKeys(f *file, s *Scheme) []key {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
+	return []key{{name: "param", required: true, read: func(n ast.Node) {
+		f.str(&s.Param)(n)
+		if strings.Trim(s.Param, plain) != "" {
+			f.errorf(n, "%q is not the name of a parameter: use letters, digits, -, ., _ and ~", s.Param)
+		}
+	}}}
+}
+
+func oauth2ClientKeys(f *file, s *Scheme) []key {
+	return []key{
+		{name: "token_url", required: true, read: f.httpsURL(&s.OAuth2.TokenURL)},
+		{name: "client_id", required: true, read: f.headerText(&s.OAuth2.ClientID)},
+		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes)},
+		{name: "audience", read: f.headerText(&s.OAuth2.Audience)},
+	}
+}
+
+func awsKeys(f *file, s *Scheme) []key {
+	return []key{
+		{name: "regions", required: true, read: f.codes(&s.AWS.Regions)},
+		{name: "services", required: true, read: f.codes(&s.AWS.Services)},
+	}
+}
+
+// jwtAlgorithms are those of RFC 7518 section 3.1 and RFC 8037; "none" is no
+// signature (JW-01).
+var jwtAlgorithms = []string{
+	"HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+}
+
+// jwtLife stands in for a life that a file does not say, in seconds.
+const jwtLife = 300
+
+func jwtKeys(f *file, s *Scheme) []key {
+	s.JWT.Life = jwtLife
+	return []key{
+		{name: "algorithm", required: true, read: f.word(jwtAlgorithms, func(w string) { s.JWT.Algorithm = w })},
+		{name: "key_id", read: f.headerText(&s.JWT.KeyID)},
+		{name: "life", read: func(n ast.Node) {
+			x, ok := n.(*ast.IntegerNode)
+			if !ok || x.Token.Type != token.IntegerType {
+				f.errorf(n, "this is %s; a life is a number of seconds from 1 to 3600", kindOf(n))
+				return
+			}
+			life, err := strconv.Atoi(x.Token.Value)
+			if err != nil || life < 1 || life > 3600 {
+				f.errorf(n, "a life is a number of seconds from 1 to 3600")
+			}
+			s.JWT.Life = life
+		}},
+		{name: "claims", required: true, read: f.claims(&s.JWT.Claims)},
+	}
+}
+
+// claims reads the claims that a token has beside those that say when it was
+// made and when it ends.
+func (f *file) claims(dst *map[string]string) func(ast.Node) {
+	return func(n ast.Node) {
+		m, ok := n.(*ast.MappingNode)
+		if !ok || len(m.Values) == 0 {
+			f.errorf(n, "this is %s; claims are a mapping, for example {iss: NAME}", kindOf(n))
+			return
+		}
+		*dst = map[string]string{}
+		for _, v := range m.Values {
+			name := keyOf(v)
+			switch _, twice := (*dst)[name]; {
+			case twice:
+				f.errorf(v.Key, "%q stands twice in claims", name)
+			case name == "iat" || name == "exp" || name == "nbf" || name == "jti":
+				f.errorf(v.Key, "%q is the broker's to set", name)
+			default:
+				var s string
+				f.str(&s)(v.Value)
+				(*dst)[name] = s
+			}
+		}
+	}
+}
+
+// codes reads a list of names as clouds write them: us-east-1, s3.
+func (f *file) codes(dst *[]string) func(ast.Node) {
+	return f.strs(func(n ast.Node, s string) {
+		switch {
+		case strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
+			f.errorf(n, "%q is not a code: use lower-case letters, digits and -", s)
+		case slices.Contains(*dst, s):
+			f.errorf(n, "%q stands twice", s)
+		default:
+			*dst = append(*dst, s)
+		}
+	})
+}
+
+// scopes reads a list of scopes, which stand with blanks between them on the
+// wire (RFC 6749 section 3.3).
+func (f *file) scopes(dst *[]string) func(ast.Node) {
+	return f.strs(func(n ast.Node, s string) {
+		switch {
+		case strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }):
+			f.errorf(n, "%q is not one scope", s)
+		case slices.Contains(*dst, s):
+			f.errorf(n, "scope %q stands twice", s)
+		default:
+			*dst = append(*dst, s)
+		}
+	})
+}
+
+// httpsURL reads the address of something that the broker asks: https, in one
+// spelling, so that the door out judges what the file says.
+func (f *file) httpsURL(dst *string) func(ast.Node) {
+	return func(n ast.Node) {
+		before := len(f.errs)
+		var s string
+		if f.str(&s)(n); len(f.errs) > before {
+			return
+		}
+		u, err := url.Parse(s)
+		if err != nil || u.Scheme != "https" || u.Host == "" || u.Opaque != "" || u.User != nil || u.Fragment != "" || u.RawQuery != "" {
+			f.errorf(n, "%q is not an https URL without user, query and fragment", s)
+			return
+		}
+		e, err := target.ParseAuthority(u.Host, 443)
+		if err != nil {
+			f.errorf(n, "%q is not a host: %v", u.Host, err)
+			return
+		}
+		if name, ok := e.Host.Name(); ok && rules.IsReserved(name) {
+			f.errorf(n, "%s is reserved: the gateway answers it itself", rules.Reserved)
+			return
+		}
+		if p, err := target.ParsePath(u.EscapedPath()); err != nil {
+			f.errorf(n, "%q is not a path: %v", u.EscapedPath(), err)
+		} else if right := "https://" + e.Authority(443) + p.String(); right != s {
+			f.errorf(n, "write %q", right)
+		}
+		*dst = s
+	}
+}
+
+// headerName reads the name of a header that a credential may go into.
+func (f *file) headerName(dst *string) func(ast.Node) {
+	return func(n ast.Node) {
+		before := len(f.errs)
+		var s string
+		if f.str(&s)(n); len(f.errs) > before {
+			return
+		}
+		right := textproto.CanonicalMIMEHeaderKey(s)
+		switch {
+		case !rules.IsMethod(s): // a header's name is a token too (RFC 9110 section 5.1)
+			f.errorf(n, "%q is not the name of a header", s)
+		case frames(right):
+			f.errorf(n, "%s belongs to the connection or the message, and cannot hold a credential", right)
+		default:
+			*dst = right
+		}
+	}
+}
+
+// frames reports headers that say how a message travels: one that was put into
+// them would change what the origin reads, or be lost on the way.
+func frames(h string) bool {
+	switch h {
+	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Te", "Trailer", "Upgrade",
+		"Expect", "Via", "Forwarded", "Date", "Content-Type", "Content-Encoding", "Accept-Encoding", "Range":
+		return true
+	}
+	return strings.HasPrefix(h, "Proxy-") || strings.HasPrefix(h, "X-Forwarded-") || strings.HasPrefix(h, "Sallyport-")
+}
+
+// headerText reads text that goes into a header: printable ASCII.
+func (f *file) headerText(dst *string) func(ast.Node) {
+	return func(n ast.Node) {
+		f.str(dst)(n)
+		for i := range len(*dst) {
+			if c := (*dst)[i]; c < 0x20 || c > 0x7e {
+				f.errorf(n, "this goes into a header, and %q is not printable ASCII", *dst)
+				return
+			}
+		}
+	}
+}
