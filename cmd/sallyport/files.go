@@ -81,7 +81,7 @@ func readPolicy(path string, creds []policyfile.Credential) (*policyfile.PolicyF
 		return nil, fmt.Errorf("policy: %w", err)
 	}
 	defer dir.Close()
-	return policyfile.ReadPolicy(policyfile.Source{Name: path, Data: text, Files: dir.FS()}, creds)
+	return policyfile.ReadPolicy(policyfile.Input{Name: path, Data: text, Files: dir.FS()}, creds)
 }
 
 var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)

@@ -32,7 +32,7 @@ func TestDocumentation(t *testing.T) {
 			kinds["bad"]++
 		case strings.Contains(block, "kind: Policy"):
 			kinds["policy"]++
-			_, err = policyfile.ReadPolicy(policyfile.Source{Name: "docs/policy.md", Data: []byte(block), Files: shared}, stripe(t))
+			_, err = policyfile.ReadPolicy(policyfile.Input{Name: "docs/policy.md", Data: []byte(block), Files: shared}, stripe(t))
 		case strings.Contains(block, "kind: Credential"):
 			kinds["credential"]++
 			_, err = policyfile.ParseCredential("docs/policy.md", []byte(block))

@@ -45,7 +45,7 @@ never:
 // own effective form.
 func checkRoundTrip(t *testing.T, f *policyfile.PolicyFile, creds []policyfile.Credential) {
 	t.Helper()
-	again, err := policyfile.ReadPolicy(policyfile.Source{Name: "elsewhere/x.yaml", Data: f.Effective}, creds)
+	again, err := policyfile.ReadPolicy(policyfile.Input{Name: "elsewhere/x.yaml", Data: f.Effective}, creds)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, f.Effective)
 	}
@@ -74,13 +74,13 @@ func checkRoundTrip(t *testing.T, f *policyfile.PolicyFile, creds []policyfile.C
 }
 
 func TestEffective(t *testing.T) {
-	f, err := policyfile.ReadPolicy(policyfile.Source{Name: "dir/p.yaml", Data: []byte(head + everything)}, stripe(t))
+	f, err := policyfile.ReadPolicy(policyfile.Input{Name: "dir/p.yaml", Data: []byte(head + everything)}, stripe(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	checkRoundTrip(t, f, stripe(t))
 	golden(t, "effective.yaml", f.Effective)
-	again, err := policyfile.ReadPolicy(policyfile.Source{Name: "x.yaml", Data: f.Effective}, stripe(t))
+	again, err := policyfile.ReadPolicy(policyfile.Input{Name: "x.yaml", Data: f.Effective}, stripe(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestEffective(t *testing.T) {
 // TestEffectiveHasOneSpelling: a hand that changes it changes its digest or
 // breaks it.
 func TestEffectiveHasOneSpelling(t *testing.T) {
-	f, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: []byte(head + everything)}, stripe(t))
+	f, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(head + everything)}, stripe(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestInclude(t *testing.T) {
 		"again.yaml":       include("", "llm.yaml"),
 	})
 	text := include(one("own", "own.test")+"tests: [{request: \"POST https://llm.test/\", expect: allow, rule: llm}]\n", "llm.yaml", "team/git.yaml", "again.yaml")
-	f, err := policyfile.ReadPolicy(policyfile.Source{Name: "/etc/p/p.yaml", Data: []byte(text), Files: fsys}, nil)
+	f, err := policyfile.ReadPolicy(policyfile.Input{Name: "/etc/p/p.yaml", Data: []byte(text), Files: fsys}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestInclude(t *testing.T) {
 	// The digest covers what is included.
 	before := f.Policy.Digest()
 	fsys["team/more/x.yaml"].Data = []byte(head + one("x", "y.test"))
-	f, err = policyfile.ReadPolicy(policyfile.Source{Name: "/etc/p/p.yaml", Data: []byte(text), Files: fsys}, nil)
+	f, err = policyfile.ReadPolicy(policyfile.Input{Name: "/etc/p/p.yaml", Data: []byte(text), Files: fsys}, nil)
 	if err != nil || f.Policy.Digest() == before {
 		t.Errorf("an included file changed and the digest did not: %v", err)
 	}
@@ -211,7 +211,7 @@ func TestIncludeRefuses(t *testing.T) {
 		{"a preset", head + "include: [{preset: x}]\n", "\"preset\" is not built", nil},
 	}
 	for _, tt := range tests {
-		_, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: []byte(tt.text), Files: files(tt.files)}, nil)
+		_, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(tt.text), Files: files(tt.files)}, nil)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v; want %q", tt.name, err, tt.want)
 		}
@@ -237,7 +237,7 @@ func TestNever(t *testing.T) {
 	}
 	for _, tt := range tests {
 		text := rule(`{host: api.stripe.com, methods: [GET, POST], paths: ["/v1/charges"]}`, "credential: stripe-test\n") + "never:\n  - " + tt.statement + "\n"
-		f, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: []byte(text)}, stripe(t))
+		f, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(text)}, stripe(t))
 		if tt.want == "" {
 			if err != nil || len(f.Never) != 1 || f.Never[0].Failure != "" {
 				t.Errorf("%s: %v", tt.statement, err)

@@ -45,8 +45,8 @@ type PolicyFile struct {
 	doc       *policyDoc
 }
 
-// Source is where a policy is read from.
-type Source struct {
+// Input is where a policy is read from.
+type Input struct {
 	Name string // of the file, as its reader knows it
 	Data []byte
 	// Files holds what the file may include: its own directory. Nil includes nothing.
@@ -55,7 +55,7 @@ type Source struct {
 
 // ParsePolicy is [ReadPolicy] for who needs the policy alone.
 func ParsePolicy(name string, data []byte, creds []Credential) (*rules.Policy, error) {
-	p, err := ReadPolicy(Source{Name: name, Data: data}, creds)
+	p, err := ReadPolicy(Input{Name: name, Data: data}, creds)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func ParsePolicy(name string, data []byte, creds []Credential) (*rules.Policy, e
 //
 // If all that is wrong are failing tests or statements, it returns what became
 // of each beside the error; Policy is nil then.
-func ReadPolicy(src Source, creds []Credential) (*PolicyFile, error) {
+func ReadPolicy(src Input, creds []Credential) (*PolicyFile, error) {
 	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}}
 	d := l.load(src.Name, path.Base(src.Name), src.Data, nil)
 	if !d.parsed {

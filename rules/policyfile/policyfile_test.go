@@ -60,7 +60,7 @@ func errorsOf(tb testing.TB, err error) policyfile.Errors {
 
 func TestReadPolicy(t *testing.T) {
 	text := readFile(t, "payments.yaml")
-	f, err := policyfile.ReadPolicy(policyfile.Source{Name: "payments.yaml", Data: text}, stripe(t))
+	f, err := policyfile.ReadPolicy(policyfile.Input{Name: "payments.yaml", Data: text}, stripe(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +392,7 @@ func golden(tb testing.TB, name string, got []byte) {
 
 func TestReadPolicyGivesTheResultsOfFailingTests(t *testing.T) {
 	text := head + "rules: []\ntests:\n- {request: \"GET https://a.test/\", expect: allow}\n- {dns: \"A a.test\", expect: deny}\n"
-	f, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: []byte(text)}, nil)
+	f, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(text)}, nil)
 	if err == nil || f == nil || f.Policy != nil || len(f.Tests) != 2 || f.Tests[0].OK() || !f.Tests[1].OK() {
 		t.Fatalf("ReadPolicy = %+v, %v", f, err)
 	}
@@ -462,7 +462,7 @@ func FuzzParsePolicy(f *testing.F) {
 			}
 			return
 		}
-		f, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: data}, creds)
+		f, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: data}, creds)
 		if err != nil || p.Digest() != policyfile.Digest(f.Effective) {
 			t.Fatalf("the digest is of something else: %v", err)
 		}

@@ -20,7 +20,7 @@ tests:
   - {request: "GET https://a.test/", expect: allow}
   - {request: "PUT https://d.test/", expect: deny, rule: no-d}
 `
-	f, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: []byte(text)}, nil)
+	f, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(text)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ tests:
 		{end, "p.yaml:5:59: rule \"fine\" has expired"},
 	}
 	for _, tt := range tests {
-		f, err := policyfile.ReadPolicy(policyfile.Source{Name: "p.yaml", Data: []byte(text)}, nil)
+		f, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(text)}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
