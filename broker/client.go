@@ -136,6 +136,11 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 		return deny(rules.CredentialUnavail, err)
 	}
 	cc.guard(p, r)
+	// A range would have upstream cut an answer that repeats the secret into
+	// pieces that nobody can recognise. The whole answer is allowed instead
+	// (RFC 9110 section 14.2).
+	r.Header.Del("Range")
+	r.Header.Del("If-Range")
 	cc.expose(d.Credential, ans.Expose, p.Request().Endpoint.Host)
 	return nil
 }

@@ -37,7 +37,7 @@ func cleanRequest(h http.Header) {
 			delete(h, name)
 		case strings.HasPrefix(name, "X-"):
 			switch name {
-			case "X-Http-Method-Override", "X-Http-Method", "X-Method-Override":
+			case "X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url":
 				delete(h, name)
 			}
 		case name == "Http2-Settings", name == "Keep-Alive", name == "Host":

@@ -53,7 +53,10 @@ type body struct {
 
 	buf              []byte
 	low, clean, mark int
-	err              error // of src; told when everything is handed out
+	// guess is where the octets begin that can only be the secret's, or chance:
+	// no more than maxGuess of them are let go, however slowly they come.
+	guess int
+	err   error // of src; told when everything is handed out
 
 	pending chan read // a read under way in another goroutine, or nil
 	spare   []byte    // what it reads into
@@ -93,14 +96,15 @@ func (b *body) compact() {
 	drop := min(b.low, b.mark)
 	n := copy(b.buf, b.buf[drop:])
 	b.buf = b.buf[:n]
-	b.low, b.clean, b.mark = b.low-drop, b.clean-drop, b.mark-drop
+	b.low, b.clean, b.mark, b.guess = b.low-drop, b.clean-drop, b.mark-drop, b.guess-drop
 }
 
 // fill reads once. It returns false if nothing came in time and what is held
 // back is little enough to be let go.
 func (b *body) fill() bool {
 	held := len(b.buf) - b.clean
-	if b.pending == nil && (held == 0 || held > maxGuess) {
+	wait := held == 0 || len(b.buf)-b.guess > maxGuess
+	if b.pending == nil && wait {
 		n, err := b.src.Read(b.buf[len(b.buf):cap(b.buf)])
 		b.buf, b.err = b.buf[:len(b.buf)+n], err
 		return true
@@ -108,7 +112,7 @@ func (b *body) fill() bool {
 	if b.pending == nil {
 		b.readAside()
 	}
-	if held == 0 || held > maxGuess {
+	if wait {
 		b.take(<-b.pending)
 		return true
 	}
@@ -148,18 +152,18 @@ func (b *body) scrub() {
 	for {
 		h, ok := b.find()
 		if !ok {
-			b.clean, b.mark = len(b.buf), len(b.buf)
+			b.clean, b.mark, b.guess = len(b.buf), len(b.buf), len(b.buf)
 			return
 		}
 		if !h.Whole {
-			b.mark = h.At
-			b.clean = max(b.clean, h.At+b.set.Settled(b.buf, h.At))
+			b.mark, b.guess = h.At, h.At+b.set.Settled(b.buf, h.At)
+			b.clean = max(b.clean, b.guess)
 			return
 		}
 		end := h.At + len(h.Needle.Text)
 		from := max(h.At, b.clean) // before clean it is gone already
 		copy(b.buf[from:end], h.Needle.Instead[from-h.At:])
-		b.clean, b.mark = end, end
+		b.clean, b.mark, b.guess = end, end, end
 	}
 }
 

@@ -403,3 +403,31 @@ func BenchmarkBody(b *testing.B) {
 		}
 	}
 }
+
+// A server that sends one octet at a time, slower than patience, must not get
+// more of a secret through than is let go once.
+func TestSlowOctetsDoNotGetThrough(t *testing.T) {
+	const slow = "reflsecret_Zq7Xw9Kp2Lm4Nb8Vc1YdH"
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		go func() {
+			for i := range len(slow) {
+				time.Sleep(150 * time.Millisecond)
+				_, _ = io.WriteString(w, slow[i:i+1])
+			}
+			_ = w.Close()
+		}()
+		s := scrub.New(scrub.Secret{Value: slow, Instead: "reflsecret_" + strings.Repeat("x", len(slow)-len("reflsecret_"))})
+		got, err := io.ReadAll(s.Body(r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := 0
+		for shown < len(got) && got[shown] == slow[shown] {
+			shown++
+		}
+		if want := len("reflsecret_") + 3; shown > want {
+			t.Errorf("%d octets of the secret came through: %q", shown, got)
+		}
+	})
+}

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sallyport/audit"
 	"sallyport/control"
 	"sallyport/proxy/dial"
@@ -30,13 +32,14 @@ const (
 // readFile reads a regular file of at most maxConfig octets. The policyfile
 // package does no I/O of its own.
 func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	// Opening a FIFO would wait for whoever writes to it.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path))
+		return nil, usage(errors.Join(err, fmt.Errorf("%s is not a regular file", path)))
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
 	if err != nil {

@@ -91,7 +91,12 @@ func runSandbox(c *cobra.Command, inst instance, o runOptions, args []string) er
 	if err != nil {
 		return notRun(err)
 	}
+	flush := func() {}
+	if !o.json {
+		spec.Stdout, spec.Stderr, flush = detached(c.OutOrStdout(), c.ErrOrStderr())
+	}
 	r, err := l.Run(c.Context(), *spec)
+	flush()
 	if r.Cause == "" { // refused before anything ran
 		return notRun(explainRun(inst, err))
 	}
@@ -101,7 +106,7 @@ func runSandbox(c *cobra.Command, inst instance, o runOptions, args []string) er
 	if o.json {
 		err = errors.Join(err, printJSON(c.OutOrStdout(), &r))
 	}
-	summarize(c.ErrOrStderr(), inst, &r)
+	summarize(c.ErrOrStderr(), inst, &r, o.export != "")
 	if err != nil && r.Cause != launcher.Canceled {
 		return notRun(explainRun(inst, err))
 	}
@@ -110,13 +115,16 @@ func runSandbox(c *cobra.Command, inst instance, o runOptions, args []string) er
 
 // summarize says on standard error what a person would otherwise have to look
 // for: what was refused, and what did not come out.
-func summarize(w io.Writer, inst instance, r *launcher.Result) {
+func summarize(w io.Writer, inst instance, r *launcher.Result, exported bool) {
 	if r.Denied > 0 {
 		noun := "requests were"
 		if r.Denied == 1 {
 			noun = "request was"
 		}
 		fmt.Fprintf(w, "sallyport: %d %s refused: %s\n", r.Denied, noun, inst.typed("audit query --verdict deny --run "+r.Run))
+	}
+	if exported && r.Export == "" {
+		fmt.Fprintf(w, "sallyport: nothing was exported: %s\n", r.Text)
 	}
 	if n := len(r.Skipped); n > 0 {
 		fmt.Fprintf(w, "sallyport: %d files were not exported, the first: %s\n", n, r.Skipped[0])
@@ -130,10 +138,10 @@ func codeOf(r *launcher.Result, stderr io.Writer) error {
 		fmt.Fprintf(stderr, "sallyport: %s\n", r.Text)
 	}
 	code := r.Exit
-	switch r.Cause {
-	case launcher.TimedOut:
+	if r.Cause == launcher.TimedOut {
 		code = exitTimedOut
-	case launcher.Canceled:
+	}
+	if r.Cause == launcher.Canceled {
 		code = exitInterrupted
 	}
 	if code == 0 && r.Cause != launcher.Exited {
@@ -193,9 +201,6 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string) (*lau
 	}
 	if o.stdin {
 		s.Stdin = c.InOrStdin()
-	}
-	if !o.json {
-		s.Stdout, s.Stderr = c.OutOrStdout(), c.ErrOrStderr()
 	}
 	return s, nil
 }

@@ -246,6 +246,9 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	if cause != nil {
 		rec.Error = cause.Error()
 	}
+	if reason == rules.PlaceholderLeak {
+		g.hideLeak(&rec)
+	}
 	ctx, cancel := closing(ctx)
 	defer cancel()
 	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
@@ -256,6 +259,17 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 		e.Wait = reached.Wait
 	}
 	return e
+}
+
+// hideLeak keeps a leaked placeholder out of the record of its leak: it may
+// stand in the path, or even be the method.
+func (g *Gate) hideLeak(rec *audit.Record) {
+	if rec.Path != "" && rec.Path != "/" {
+		rec.Path = "/" + g.cfg.Hash(rec.Path)
+	}
+	if len(rec.Method) > len("PROPPATCH") {
+		rec.Method = g.cfg.Hash(rec.Method)
+	}
 }
 
 // Refuse records that a request was refused before a policy could be asked,

@@ -96,6 +96,8 @@ func isOdd(c byte, escaped bool) bool {
 		return escaped
 	case '\\', ';':
 		return true
+	case 0xC0, 0xC1: // begin nothing in UTF-8 but an overlong dot or slash (RFC 3629 section 3)
+		return true
 	default:
 		return false
 	}

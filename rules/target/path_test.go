@@ -59,6 +59,7 @@ func TestHT13ParsePath(t *testing.T) {
 		{"/public\\..\\secret", "/public%5C..%5Csecret", true},
 		{"/public%5c..%5csecret", "/public%5C..%5Csecret", true},
 		{"/a%252e%252e/b", "/a%252e%252e/b", true},
+		{"/public/%c0%ae%C0%AE/secret", "/public/%C0%AE%C0%AE/secret", true},
 	}
 	for _, tt := range tests {
 		p, err := target.ParsePath(tt.in)

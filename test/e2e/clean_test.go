@@ -243,3 +243,50 @@ func TestUpstreamFaultsAreNotDenials(t *testing.T) {
 		t.Errorf("upstream's own fault gave %q, %+v", r.stdout, r.Denials)
 	}
 }
+
+// Whatever reads the output, or does not, a run ends in time and leaves nothing.
+func TestOutputThatNobodyReads(t *testing.T) {
+	r, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := command("run", "-p", filepath.Join(w.dir, "nothing.yaml"), "--timeout", "3s", image, "sh", "-c", "yes | head -c 4000000; sleep 60")
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = out.Close()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(2 * time.Minute):
+		kill(t, cmd.Process.Pid, syscall.SIGKILL)
+		t.Fatal("the run did not end")
+	}
+	if code := cmd.ProcessState.ExitCode(); code != 124 {
+		t.Errorf("exit code %d, want 124", code)
+	}
+	if ps, err := command("ps", "-o", "json").Output(); err != nil || strings.TrimSpace(string(ps)) != "[]" {
+		t.Errorf("ps: %v: %s", err, ps)
+	}
+}
+
+// A FIFO in place of a file must not hang anything.
+func TestFIFOIsNoFile(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "p.yaml")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"policy", "lint", fifo}, {"run", "-p", fifo, image, "true"}} {
+		cmd := command(args...)
+		out, _ := cmd.CombinedOutput()
+		if cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "not a regular file") {
+			t.Errorf("%v: exit %d, %s", args, cmd.ProcessState.ExitCode(), out)
+		}
+	}
+}

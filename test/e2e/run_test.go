@@ -53,6 +53,7 @@ func TestRefusals(t *testing.T) {
 		{"metadata", "curl -sS --noproxy '*' http://169.254.169.254/latest/", "address_not_allowed", w.lab.Metadata},
 		{"raw address", "curl -sSk --noproxy '*' https://" + lab.ForbiddenAddr.String() + "/", "address_not_allowed", w.lab.Forbidden},
 		{"leak", `curl -sS -H "X-Note: $API_TOKEN" https://` + lab.FilesName + lab.HelloPath, "placeholder_leak", nil},
+		{"leak in the path", "curl -sS https://" + lab.FilesName + "/$API_TOKEN", "placeholder_leak", nil},
 		{"own key", `curl -sS -H "Authorization: Bearer somebody-elses-key" https://` + lab.APIName + "/v1/x", "foreign_credential", nil},
 	}
 	for _, tt := range tests {
@@ -201,5 +202,12 @@ func TestAuditOfARun(t *testing.T) {
 	}
 	if strings.Contains(string(out), w.lab.Token) {
 		t.Error("the log holds the secret")
+	}
+	leak := sandbox(t, "sh", "-c", `echo "$API_TOKEN"; curl -sS -o /dev/null "https://`+lab.FilesName+`/$API_TOKEN"`)
+	if out, err = command("audit", "query", "--run", leak.Run, "-o", "json").Output(); err != nil {
+		t.Fatal(err)
+	}
+	if p := strings.TrimSpace(leak.stdout); len(p) < 8 || strings.Contains(string(out), p) || !strings.Contains(string(out), "placeholder_leak") {
+		t.Errorf("the log holds the placeholder %q, or not its leak: %s", p, out)
 	}
 }
