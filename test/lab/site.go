@@ -100,7 +100,7 @@ func (s *Site) Close() error {
 	s.mu.Unlock()
 	var errs []error
 	for _, c := range closers {
-		errs = append(errs, c())
+		errs = append(errs, ignoreClosed(c())) // a server closes its own listeners too
 	}
 	s.done.Wait()
 	return errors.Join(errs...)
