@@ -50,8 +50,8 @@ type Gateway struct {
 	Detach func(ctx context.Context, cell string) error
 	// Record appends to the log. An error means that it must be taken as not written.
 	Record func(ctx context.Context, r audit.Record) error
-	// Denials returns what was refused to a run.
-	Denials func(ctx context.Context, run string) ([]Denial, error)
+	// Denials returns what was refused to a run lately, and how much in all.
+	Denials func(ctx context.Context, run string) (last []Denial, count int, err error)
 }
 
 // Denial is a request that policy refused.

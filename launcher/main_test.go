@@ -228,8 +228,9 @@ func (l *lab) launcher(progress func(string)) (*launcher.Launcher, error) {
 			Attach: func(ctx context.Context, cell string) error { return call(ctx, "/v1/attach", cellMessage{cell}) },
 			Detach: func(ctx context.Context, cell string) error { return call(ctx, "/v1/detach", cellMessage{cell}) },
 			Record: func(ctx context.Context, r audit.Record) error { return call(ctx, "/v1/record", r) },
-			Denials: func(ctx context.Context, run string) (d []launcher.Denial, err error) {
-				return d, client.Call(ctx, "/v1/denials", runMessage{run}, &d)
+			Denials: func(ctx context.Context, run string) (d []launcher.Denial, n int, err error) {
+				err = client.Call(ctx, "/v1/denials", runMessage{run}, &d)
+				return d, len(d), err
 			},
 		},
 		Broker: launcher.Broker{

@@ -60,11 +60,11 @@ func (r *run) work(ctx context.Context) error {
 func (r *run) explain(ctx context.Context, out guest.Outcome) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	denials, err := r.l.cfg.Gateway.Denials(ctx, r.result.Run)
+	denials, count, err := r.l.cfg.Gateway.Denials(ctx, r.result.Run)
 	if err != nil {
 		r.l.cfg.Log.Warn("asking for the denials of a run", "run", r.result.Run, "error", err)
 	}
-	r.result.Denied, r.result.Denials = len(denials), denials
+	r.result.Denied, r.result.Denials = count, denials
 	r.result.remark(r.spec.Limits)
 	r.result.Skipped = append(r.result.Skipped, out.Done.Skipped...)
 	for _, why := range []string{out.Done.Error, errorText(out.Export)} {

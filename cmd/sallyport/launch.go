@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -91,16 +92,16 @@ func (i instance) gatewayCalls() launcher.Gateway {
 		Attach: func(ctx context.Context, id string) error { return callGateway(ctx, i, "/v1/attach", cellIn{id}, nil) },
 		Detach: func(ctx context.Context, id string) error { return callGateway(ctx, i, "/v1/detach", cellIn{id}, nil) },
 		Record: func(ctx context.Context, r audit.Record) error { return callGateway(ctx, i, "/v1/record", r, nil) },
-		Denials: func(ctx context.Context, run string) ([]launcher.Denial, error) {
+		Denials: func(ctx context.Context, run string) ([]launcher.Denial, int, error) {
 			var out denialsOut
 			if err := callGateway(ctx, i, "/v1/denials", denialsIn{run, maxDenials}, &out); err != nil {
-				return nil, err
+				return nil, 0, err
 			}
 			list := make([]launcher.Denial, 0, len(out.Denials))
 			for _, d := range out.Denials {
 				list = append(list, launcher.Denial{Record: d.ID, Time: d.Time, Reason: d.Reason, What: what(d)})
 			}
-			return list, nil
+			return list, int(min(out.Count, math.MaxInt32)), nil
 		},
 	}
 }
