@@ -115,11 +115,21 @@ func (e *Engine) sweep(id string) error {
 		// Not empty if another stream of it is still there: its turn comes.
 		_ = os.Remove(filepath.Dir(path)) //nolint:gosec // found below fifoDir
 	}
+	// What runsc leaves when it is killed while it makes a sandbox: a state
+	// file, its lock, and the socket of a sandbox that never came to be.
+	for _, pattern := range []string{id + "_sandbox:*", "runsc-" + id + ".sock"} {
+		for _, path := range glob(filepath.Join(runcRoot, e.cfg.Instance, pattern)) {
+			errs = append(errs, remove(path))
+		}
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("removing the files of container %.12s: %w", id, err)
 	}
 	return nil
 }
+
+// runcRoot is where the runc shim has a runtime keep its state, by namespace.
+const runcRoot = "/run/containerd/runc"
 
 func glob(pattern string) []string {
 	paths, err := filepath.Glob(pattern)
