@@ -35,7 +35,7 @@ type Index struct {
 const (
 	magic       = "SQLite format 3\x00"
 	application = 0x53504158 // in the file's header: SPAX
-	version     = 1          // of the tables; another one is made anew
+	version     = 2          // of the tables; another one is made anew
 )
 
 // ErrForeign is wrapped by Open's error when the file is no index.
@@ -170,11 +170,15 @@ func (x *Index) Path() string { return x.path }
 // DB returns the database, to ask it. Nobody but Update changes it.
 func (x *Index) DB() *sql.DB { return x.db }
 
-// schema makes the tables. Nothing in records may be NULL: what a record does
-// not say is "" or 0, as in the log.
-var schema = strings.NewReplacer("$columns", declarations()).Replace(`
+// schema makes the tables. Nothing in them may be NULL: what a record does not
+// say is "" or 0, as in the log. Most of what a record says it says with others:
+// shapes holds it once, which makes the file a fraction of the log and quick to
+// write. Those who ask see records and hours.
+var schema = strings.NewReplacer(
+	"$shared", those(true, declared), "$own", those(false, declared), "$columns", names(""),
+).Replace(`
 PRAGMA application_id = 1397768536;
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 CREATE TABLE log_dir (dir TEXT NOT NULL);
 CREATE TABLE segments (
 	first INTEGER PRIMARY KEY, -- number of the first record
@@ -185,24 +189,38 @@ CREATE TABLE segments (
 	tail  BLOB NOT NULL,
 	size  INTEGER NOT NULL     -- of the last line
 );
-CREATE TABLE records ($columns);
-CREATE INDEX records_time ON records (time);
-CREATE INDEX records_id ON records (id);
-CREATE INDEX records_ref ON records (ref) WHERE ref <> '';
-CREATE INDEX records_run ON records (run) WHERE run <> '';
-CREATE INDEX records_host ON records (host) WHERE host <> '';
-CREATE INDEX records_hash ON records (query_hash) WHERE query_hash <> '';
-CREATE INDEX records_rare ON records (kind) WHERE kind NOT IN ('admit', 'done', 'refuse', 'dns');
-CREATE INDEX records_cut ON records (seq) WHERE cut <> '';
+CREATE TABLE shapes (
+	shape INTEGER PRIMARY KEY,
+	sum   BLOB NOT NULL UNIQUE, -- of SHA-256 of all that follows
+	$shared
+);
+CREATE INDEX shapes_run ON shapes (run) WHERE run <> '';
+CREATE INDEX shapes_host ON shapes (host) WHERE host <> '';
+CREATE TABLE entries (shape INTEGER NOT NULL, $own);
+CREATE VIEW records AS SELECT $columns FROM entries JOIN shapes USING (shape);
 -- The records of whole hours, counted: hour is hours since 1970.
-CREATE TABLE hours (
-	hour INTEGER, kind TEXT, run TEXT, host TEXT, method TEXT, rule TEXT, credential TEXT, verdict TEXT, reason TEXT,
+CREATE TABLE counts (
+	hour INTEGER NOT NULL, shape INTEGER NOT NULL,
 	n INTEGER NOT NULL, sent INTEGER NOT NULL, received INTEGER NOT NULL,
 	first INTEGER NOT NULL, last INTEGER NOT NULL, -- times
 	seq INTEGER NOT NULL,                          -- of the first
-	PRIMARY KEY (hour, kind, run, host, method, rule, credential, verdict, reason)
+	PRIMARY KEY (hour, shape)
 ) WITHOUT ROWID;
+CREATE VIEW hours AS
+	SELECT hour, kind, run, host, method, rule, credential, verdict, reason, n, sent, received, first, last, seq
+	FROM counts JOIN shapes USING (shape);
 -- log is records with a time that people read.
 CREATE VIEW log AS
 	SELECT strftime('%Y-%m-%dT%H:%M:%fZ', time / 1000000000.0, 'unixepoch') AS at, * FROM records;
 `)
+
+// lookups are made when the records are in: sorting is quicker than inserting
+// one by one into many places. Those that are there already follow what is added.
+var lookups = []string{
+	"entries_time ON entries (time)",
+	"entries_id ON entries (id)",
+	"entries_ref ON entries (ref) WHERE ref <> ''",
+	"entries_shape ON entries (shape)",
+	"entries_hash ON entries (query_hash) WHERE query_hash <> ''",
+	"entries_cut ON entries (seq) WHERE cut <> ''",
+}

@@ -12,56 +12,70 @@ import (
 	"sallyport/audit"
 )
 
-// columns of records, by their names in the log, in the order of row.into and row.values.
-var columns = []struct{ name, is string }{
-	{"seq", "INTEGER PRIMARY KEY"},
-	{"time", "INTEGER"}, // nanoseconds since 1970
-	{"id", "TEXT"},
-	{"kind", "TEXT"},
-	{"ref", "TEXT"},
-	{"cell", "TEXT"},
-	{"run", "TEXT"},
-	{"policy", "TEXT"},
-	{"verdict", "TEXT"},
-	{"reason", "TEXT"},
-	{"rule", "TEXT"},
-	{`"where"`, "TEXT"},
-	{"scope", "TEXT"},
-	{"credential", "TEXT"},
-	{"listener", "TEXT"},
-	{"client", "TEXT"},
-	{"question", "TEXT"},
-	{"proto", "TEXT"},
-	{"host", "TEXT"},
-	{"port", "INTEGER"},
-	{"method", "TEXT"},
-	{"path", "TEXT"},
-	{"query_hash", "TEXT"},
-	{"qtype", "TEXT"},
-	{"answer", "TEXT"},
-	{"addr", "TEXT"},
-	{"status", "INTEGER"},
-	{"sent", "INTEGER"},
-	{"received", "INTEGER"},
-	{"us", "INTEGER"},
-	{"error", "TEXT"},
-	{"cut", "TEXT"}, // names, with commas between
-	{"data", "TEXT"},
+// column is a field of a record, by its name in the log.
+type column struct {
+	name, is string
+	shared   bool // kept once for all records that are alike in such columns
 }
 
-func declarations() string {
+// columns are in the order of row.into.
+var columns = []column{
+	{"seq", "INTEGER PRIMARY KEY", false},
+	{"time", "INTEGER", false}, // nanoseconds since 1970
+	{"id", "TEXT", false},
+	{"kind", "TEXT", true},
+	{"ref", "TEXT", false},
+	{"cell", "TEXT", true},
+	{"run", "TEXT", true},
+	{"policy", "TEXT", true},
+	{"verdict", "TEXT", true},
+	{"reason", "TEXT", true},
+	{"would_deny", "TEXT", true},
+	{"rule", "TEXT", true},
+	{`"where"`, "TEXT", true},
+	{"scope", "TEXT", true},
+	{"credential", "TEXT", true},
+	{"listener", "TEXT", true},
+	{"client", "TEXT", false},
+	{"question", "TEXT", true},
+	{"proto", "TEXT", true},
+	{"host", "TEXT", true},
+	{"port", "INTEGER", true},
+	{"method", "TEXT", true},
+	{"path", "TEXT", false},
+	{"query_hash", "TEXT", false},
+	{"qtype", "TEXT", true},
+	{"answer", "TEXT", false},
+	{"addr", "TEXT", false},
+	{"status", "INTEGER", false},
+	{"sent", "INTEGER", false},
+	{"received", "INTEGER", false},
+	{"us", "INTEGER", false},
+	{"error", "TEXT", false},
+	{"cut", "TEXT", false}, // names, with commas between
+	{"data", "TEXT", false},
+}
+
+// those calls use with the columns that are shared, or that are not.
+func those(shared bool, use func(column) string) string {
 	var parts []string
 	for _, c := range columns {
-		parts = append(parts, c.name+" "+c.is+" NOT NULL")
+		if c.shared == shared {
+			parts = append(parts, use(c))
+		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-// names lists the columns of a table that goes by the name of table.
-func names(table string) string {
+func declared(c column) string { return c.name + " " + c.is + " NOT NULL" }
+func named(c column) string    { return c.name }
+func asked(column) string      { return "?" }
+
+// names lists all columns, each with something before it.
+func names(prefix string) string {
 	var parts []string
 	for _, c := range columns {
-		parts = append(parts, table+"."+c.name)
+		parts = append(parts, prefix+c.name)
 	}
 	return strings.Join(parts, ", ")
 }
@@ -76,7 +90,7 @@ type row struct {
 func (r *row) into() []any {
 	return []any{
 		&r.Seq, &r.ns, &r.ID, (*string)(&r.Kind), &r.Ref, &r.Cell, &r.Run, &r.Policy,
-		&r.Verdict, &r.Reason, &r.Rule, &r.Where, &r.Scope,
+		&r.Verdict, &r.Reason, &r.WouldDeny, &r.Rule, &r.Where, &r.Scope,
 		&r.Credential, &r.Listener, &r.Client, &r.Question, &r.Proto,
 		&r.Host, &r.Port, &r.Method, &r.Path, &r.Query,
 		&r.QType, &r.Answer, &r.Addr, &r.Status, &r.Sent,
@@ -84,15 +98,55 @@ func (r *row) into() []any {
 	}
 }
 
-func appendValues(dst []any, r *audit.Record) []any {
+// shape is what a record has in common with others: its shared columns.
+type shape struct {
+	kind, cell, run, policy, verdict, reason, wouldDeny, rule, where, scope, credential, listener, question, proto, host string
+	port                                                                                                                 uint16
+	method, qtype                                                                                                        string
+}
+
+func shapeOf(r *audit.Record) shape {
+	return shape{
+		string(r.Kind), r.Cell, r.Run, r.Policy, r.Verdict, r.Reason, r.WouldDeny, r.Rule, r.Where, r.Scope, r.Credential,
+		r.Listener, r.Question, r.Proto, r.Host, r.Port, r.Method, r.QType,
+	}
+}
+
+// values are those of the shared columns, in their order.
+func (s *shape) values() []any {
+	return []any{
+		s.kind, s.cell, s.run, s.policy, s.verdict, s.reason, s.wouldDeny, s.rule, s.where, s.scope, s.credential,
+		s.listener, s.question, s.proto, s.host, int64(s.port), s.method, s.qtype,
+	}
+}
+
+// clone is s without the lines that its texts are parts of.
+func (s shape) clone() shape {
+	for _, t := range []*string{
+		&s.kind, &s.cell, &s.run, &s.policy, &s.verdict, &s.reason, &s.wouldDeny, &s.rule, &s.where, &s.scope, &s.credential,
+		&s.listener, &s.question, &s.proto, &s.host, &s.method, &s.qtype,
+	} {
+		*t = strings.Clone(*t)
+	}
+	return s
+}
+
+// appendEntry appends the number of a record's shape and the values of the
+// columns that are not shared, in their order.
+func appendEntry(dst []any, shape int64, r *audit.Record) []any {
 	return append(
-		dst, int64(r.Seq), nanos(r.Time), r.ID, string(r.Kind), r.Ref, r.Cell, r.Run, r.Policy,
-		r.Verdict, r.Reason, r.Rule, r.Where, r.Scope,
-		r.Credential, r.Listener, r.Client, r.Question, r.Proto,
-		r.Host, int64(r.Port), r.Method, r.Path, r.Query,
-		r.QType, r.Answer, r.Addr, int64(r.Status), r.Sent,
-		r.Received, r.Micros, r.Error, strings.Join(r.Cut, ","), string(r.Data),
+		dst, shape, int64(r.Seq), nanos(r.Time), r.ID, text(r.Ref), text(r.Client), text(r.Path), text(r.Query), text(r.Answer), text(r.Addr),
+		int64(r.Status), r.Sent, r.Received, r.Micros, text(r.Error), text(strings.Join(r.Cut, ",")), text(string(r.Data)),
 	)
+}
+
+// text is nil for no text, which the insertion turns into "": binding an empty
+// text costs as much as another.
+func text(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
 }
 
 // record is the row as the log tells it.
@@ -123,7 +177,7 @@ func nanos(t time.Time) int64 {
 // "WHERE r.run = ? ORDER BY r.seq".
 func (x *Index) Records(ctx context.Context, rest string, args ...any) iter.Seq2[audit.Record, error] {
 	return func(yield func(audit.Record, error) bool) {
-		rows, err := x.db.QueryContext(ctx, "SELECT "+names("r")+" FROM records r "+rest, args...) //nolint:gosec // rest is our own text; values are args
+		rows, err := x.db.QueryContext(ctx, "SELECT "+names("r.")+" FROM records r "+rest, args...) //nolint:gosec // rest is our own text; values are args
 		if err != nil {
 			yield(audit.Record{}, fmt.Errorf("asking the index: %w", err))
 			return

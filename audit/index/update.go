@@ -1,19 +1,12 @@
 package index
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"strings"
 
-	"sallyport/audit"
+	"golang.org/x/sync/errgroup"
+
 	"sallyport/audit/query"
 )
 
@@ -21,6 +14,7 @@ import (
 type Progress struct {
 	Records     int64 // that were added by now
 	Done, Total int64 // octets of segments
+	Sorting     bool  // all is read; what records are looked up by is being sorted
 }
 
 // Result is what an update did.
@@ -30,26 +24,36 @@ type Result struct {
 	Anew  bool  `json:"anew"`  // what was there before was of another log, or more than the log now holds
 }
 
-// state is what was read of a segment.
-type state struct {
-	first, bytes, lines, bad int64
-	head, tail               []byte
-	size                     int64
-}
-
-// batchSize is how many records a transaction holds.
-const batchSize = 20_000
+// errOvertaken means that another process has added the same lines meanwhile.
+var errOvertaken = errors.New("the index was changed meanwhile")
 
 // Update brings the index up to what the log holds now, and calls progress, if
-// it is not nil, after every batch. If it is stopped, what was read stays. When
-// the log has lost records (by retention), the index is made anew.
+// it is not nil, after every batch. If it is stopped, also by a crash, what was
+// read stays. Records of segments that are gone from the beginning of the log
+// (retention) are dropped; when the log has lost others, or was replaced, the
+// index is made anew.
 func (x *Index) Update(ctx context.Context, progress func(Progress)) (Result, error) {
+	if progress == nil {
+		progress = func(Progress) {}
+	}
+	for {
+		out, err := x.update(ctx, progress)
+		if !errors.Is(err, errOvertaken) {
+			return out, err
+		}
+	}
+}
+
+func (x *Index) update(ctx context.Context, progress func(Progress)) (Result, error) {
 	var out Result
 	segs, err := query.Segments(x.dir)
 	if err != nil {
 		return out, err
 	}
 	known, err := x.states(ctx)
+	if err == nil {
+		known, err = x.trim(ctx, segs, known)
+	}
 	switch {
 	case damaged(err):
 		out.Anew = true
@@ -68,251 +72,95 @@ func (x *Index) Update(ctx context.Context, progress func(Progress)) (Result, er
 			return out, fmt.Errorf("making the index anew: %w", err)
 		}
 	}
-	u := &updater{x: x, progress: progress}
-	for _, s := range segs {
-		u.at.Total += s.Size
-	}
-	if err := u.all(ctx, segs, known); err != nil {
+	at, err := x.add(ctx, segs, known, progress)
+	if err != nil {
 		return out, fmt.Errorf("bringing the index up to date: %w", err)
 	}
-	out.Added = u.at.Records
+	at.Sorting = true
+	if err := x.sort(ctx, func() { progress(at) }); err != nil {
+		return out, fmt.Errorf("bringing the index up to date: %w", err)
+	}
+	out.Added = at.Records
 	err = x.db.QueryRowContext(ctx, "SELECT ifnull(sum(bad), 0) FROM segments").Scan(&out.Bad)
 	return out, err
 }
 
-func (x *Index) states(ctx context.Context) ([]state, error) {
-	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, head, tail, size FROM segments ORDER BY first")
+// add reads on one goroutine and writes on another.
+func (x *Index) add(ctx context.Context, segs []query.Segment, known []state, progress func(Progress)) (Progress, error) {
+	at := Progress{}
+	for _, s := range segs {
+		at.Total += s.Size
+	}
+	w, err := x.writer(ctx, known)
 	if err != nil {
-		return nil, err
+		return at, err
 	}
-	defer rows.Close() //nolint:errcheck // it was only read
-	var out []state
-	for rows.Next() {
-		var s state
-		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.head, &s.tail, &s.size); err != nil {
-			return nil, err
-		}
-		out = append(out, s)
-	}
-	return out, rows.Err()
-}
-
-// continues reports whether the segments are those that were read, or go on
-// from them.
-func continues(segs []query.Segment, known []state) (bool, error) {
-	if len(segs) < len(known) {
-		return false, nil
-	}
-	for i, k := range known {
-		if segs[i].First != k.first {
-			return false, nil
-		}
-		if len(k.head) == 0 {
-			continue // nothing of it was read
-		}
-		if same, err := sameLine(segs[i], 0, k.head); err != nil || !same {
-			return false, err
-		}
-		if last := i == len(known)-1; last {
-			if same, err := sameLine(segs[i], k.bytes-k.size, k.tail); err != nil || !same {
-				return false, err
-			}
-		}
-	}
-	return true, nil
-}
-
-// sameLine reports whether the line at an offset has a hash.
-func sameLine(s query.Segment, at int64, sum []byte) (bool, error) {
-	f, err := openAt(s, at)
-	if errors.Is(err, io.EOF) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	line, err := bufio.NewReader(io.LimitReader(f, 2*audit.MaxLine)).ReadBytes('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return false, fmt.Errorf("reading %s: %w", s.Path, err)
-	}
-	have := sha256.Sum256(line)
-	return bytes.Equal(have[:], sum), nil
-}
-
-// openAt opens the lines of a segment at an offset.
-func openAt(s query.Segment, at int64) (io.ReadCloser, error) {
-	f, err := s.Open()
-	if err != nil {
-		return nil, err
-	}
-	if plain, ok := f.(*os.File); ok {
-		_, err = plain.Seek(at, io.SeekStart)
-	} else {
-		_, err = io.CopyN(io.Discard, f, at)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-// updater reads segments into the tables.
-type updater struct {
-	x        *Index
-	progress func(Progress)
-	at       Progress
-
-	tx     *sql.Tx
-	many   *sql.Stmt // inserts rows records
-	args   []any
-	held   int // records in args
-	inTx   int
-	counts map[hourKey]*count
-}
-
-func (u *updater) all(ctx context.Context, segs []query.Segment, known []state) error {
-	for i, s := range segs {
-		st := state{first: s.First}
-		if i < len(known) {
-			st = known[i]
-		}
-		if i < len(known)-1 || s.Size == 0 {
-			u.at.Done += s.Size // finished before
-			continue
-		}
-		if err := u.segment(ctx, s, &st); err != nil {
-			return errors.Join(err, u.rollback())
-		}
-	}
-	return nil
-}
-
-func (u *updater) segment(ctx context.Context, s query.Segment, st *state) error {
-	f, err := openAt(s, st.bytes)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	base := u.at.Done
-	in := bufio.NewReaderSize(f, 2*audit.MaxLine)
-	for {
-		line, err := in.ReadSlice('\n')
-		if errors.Is(err, io.EOF) {
-			break // a line that is not finished is left for the next time
-		}
-		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return fmt.Errorf("reading %s: %w", s.Path, err)
-		}
-		if err := u.line(ctx, line, st); err != nil {
-			return err
-		}
-		if u.inTx >= batchSize {
-			if !s.Packed {
-				u.at.Done = base + st.bytes
-			}
-			if err := u.commit(ctx, st); err != nil {
+	defer w.close()
+	r := newReader()
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return r.all(ctx, segs, known) })
+	both.Go(func() error {
+		for part := range r.parts {
+			if err := w.store(ctx, part); err != nil {
 				return err
 			}
+			at.Records += int64(len(part.records))
+			at.Done = part.done
+			r.reuse(part)
+			progress(at)
 		}
-	}
-	u.at.Done = base + s.Size
-	return u.commit(ctx, st)
-}
-
-// line adds one line, or a piece of one that is too long to be a record.
-func (u *updater) line(ctx context.Context, line []byte, st *state) error {
-	sum := sha256.Sum256(line)
-	if st.bytes == 0 {
-		st.head = sum[:]
-	}
-	st.tail, st.size = sum[:], int64(len(line))
-	st.bytes += int64(len(line))
-	st.lines++
-	var r audit.Record
-	if err := json.Unmarshal(line, &r); err != nil || r.Kind == "" {
-		st.bad++
-		u.inTx++
 		return nil
-	}
-	return u.add(ctx, &r)
+	})
+	err = both.Wait()
+	return at, err
 }
 
-// rows is how many records one statement inserts.
-const rows = 50
-
-func (u *updater) add(ctx context.Context, r *audit.Record) error {
-	if err := u.begin(ctx); err != nil {
-		return err
-	}
-	u.args = appendValues(u.args, r)
-	u.count(r)
-	u.held++
-	u.inTx++
-	u.at.Records++
-	if u.held < rows {
-		return nil
-	}
-	_, err := u.many.ExecContext(ctx, u.args...)
-	u.args, u.held = u.args[:0], 0
-	return err
-}
-
-func (u *updater) begin(ctx context.Context) (err error) {
-	if u.tx != nil {
-		return nil
-	}
-	if u.tx, err = u.x.db.BeginTx(ctx, nil); err != nil {
-		return err
-	}
-	u.many, err = u.tx.PrepareContext(ctx, insert(rows))
-	u.counts = map[hourKey]*count{}
-	return err
-}
-
-// insert adds n records; one whose number is there already is left out.
-func insert(n int) string {
-	one := "(" + strings.Repeat("?, ", len(columns)-1) + "?)"
-	return "INSERT OR IGNORE INTO records VALUES " + strings.Repeat(one+", ", n-1) + one
-}
-
-// commit ends the transaction with what was read of a segment.
-func (u *updater) commit(ctx context.Context, st *state) error {
-	if u.inTx == 0 {
-		return nil
-	}
-	if err := u.begin(ctx); err != nil {
-		return err
-	}
-	if u.held > 0 {
-		if _, err := u.tx.ExecContext(ctx, insert(u.held), u.args...); err != nil {
+// sort makes the lookups that are not there, and tells before each.
+func (x *Index) sort(ctx context.Context, tell func()) error {
+	for _, l := range lookups {
+		tell()
+		if _, err := x.db.ExecContext(ctx, "CREATE INDEX IF NOT EXISTS "+l); err != nil {
 			return err
 		}
 	}
-	if err := u.storeCounts(ctx); err != nil {
-		return err
-	}
-	_, err := u.tx.ExecContext(ctx, "INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)",
-		st.first, st.bytes, st.lines, st.bad, st.head, st.tail, st.size)
-	if err != nil {
-		return err
-	}
-	if err := u.tx.Commit(); err != nil {
-		return err
-	}
-	u.tx, u.many, u.counts, u.args, u.held, u.inTx = nil, nil, nil, u.args[:0], 0, 0
-	if u.progress != nil {
-		u.progress(u.at)
-	}
 	return nil
 }
 
-func (u *updater) rollback() error {
-	if u.tx == nil {
-		return nil
+// trim drops what is known of segments before the first one that there is.
+func (x *Index) trim(ctx context.Context, segs []query.Segment, known []state) ([]state, error) {
+	gone := 0
+	for gone < len(known) && known[gone].first < segs[0].First {
+		gone++
 	}
-	if err := u.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-		return err
+	if gone == 0 || gone == len(known) {
+		return known, nil // nothing is gone, or all is: then it is made anew
 	}
-	return nil
+	tx, err := x.db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing to undo once it is committed
+	first := segs[0].First
+	var lo, hi int64 // the hours whose counts change
+	err = tx.QueryRowContext(ctx, "SELECT ifnull(min(time), 0), ifnull(max(time), 0) FROM entries WHERE seq < ?", first).Scan(&lo, &hi)
+	if err != nil {
+		return nil, err
+	}
+	lo, hi = HourOf(lo), HourOf(hi)
+	for _, do := range []struct {
+		what string
+		args []any
+	}{
+		{"DELETE FROM entries WHERE seq < ?", []any{first}},
+		{"DELETE FROM counts WHERE hour BETWEEN ? AND ?", []any{lo, hi}},
+		{`INSERT INTO counts SELECT time / 3600000000000, shape, count(*), sum(sent), sum(received), min(time), max(time), min(seq)
+			FROM entries WHERE time >= ? AND time < ? GROUP BY 1, 2`, []any{lo * nanosPerHour, (hi + 1) * nanosPerHour}},
+		{"DELETE FROM shapes WHERE shape NOT IN (SELECT shape FROM counts)", nil},
+		{"DELETE FROM segments WHERE first < ?", []any{first}},
+	} {
+		if _, err := tx.ExecContext(ctx, do.what, do.args...); err != nil {
+			return nil, err
+		}
+	}
+	return known[gone:], tx.Commit()
 }

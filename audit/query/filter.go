@@ -281,7 +281,7 @@ func (t *term) match(r *audit.Record) bool {
 	if num := numberFields[t.field]; num != nil {
 		return t.matchNumber(num(r))
 	}
-	got := textFields[t.field](r)
+	got := *textFields[t.field](r)
 	switch t.op {
 	case "=":
 		return t.any(got, equal)

@@ -10,10 +10,10 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -72,13 +72,30 @@ const poll = 200 * time.Millisecond
 // until ctx is done.
 func Follow(ctx context.Context, dir string, f Filter) iter.Seq2[audit.Record, error] {
 	return func(yield func(audit.Record, error) bool) {
-		if err := follow(ctx, dir, scanner{filter: f, yield: yield}); err != nil {
+		if err := follow(ctx, dir, nil, scanner{filter: f, yield: yield}); err != nil {
 			yield(audit.Record{}, err)
 		}
 	}
 }
 
-func follow(ctx context.Context, dir string, s scanner) error {
+// FollowFrom returns the records from a number on, those that are there and
+// then those that are written, until ctx is done and all that is there was read.
+func FollowFrom(ctx context.Context, dir string, seq uint64) iter.Seq2[audit.Record, error] {
+	return func(yield func(audit.Record, error) bool) {
+		from, err := segmentOf(dir, seq)
+		if err == nil {
+			err = follow(ctx, dir, from, scanner{yield: func(r audit.Record, err error) bool {
+				return err == nil && r.Seq < seq || yield(r, err)
+			}})
+		}
+		if err != nil {
+			yield(audit.Record{}, err)
+		}
+	}
+}
+
+// follow begins with a segment, or at the end of the last one if it is nil.
+func follow(ctx context.Context, dir string, from *Segment, s scanner) error {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	var file io.ReadCloser
@@ -87,14 +104,18 @@ func follow(ctx context.Context, dir string, s scanner) error {
 			file.Close()
 		}
 	}()
-	at := int64(-1)
+	at, toEnd := int64(-1), from == nil
 	for {
 		// A newer segment is begun only when this one is finished: what is read
 		// after the newer one was seen is all of it.
-		next, err := nextSegment(dir, at)
+		next, err := from, error(nil)
+		if from == nil {
+			next, err = nextSegment(dir, at)
+		}
 		if err != nil {
 			return err
 		}
+		from = nil
 		if file != nil && !s.lines() {
 			return nil
 		}
@@ -102,10 +123,11 @@ func follow(ctx context.Context, dir string, s scanner) error {
 			if file != nil {
 				file.Close()
 			}
-			if file, err = s.turn(next, at < 0); err != nil {
+			file, err = s.turn(next, toEnd)
+			at, toEnd = next.First, false
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // removed meanwhile: there is a newer one
 				return err
 			}
-			at = next.First
 			continue
 		}
 		select {
@@ -220,7 +242,7 @@ func (s *scanner) record(line []byte) bool {
 		}
 	}
 	var r audit.Record
-	if err := json.Unmarshal(line, &r); err != nil {
+	if err := Decode(line, &r); err != nil {
 		return s.bad(err)
 	}
 	if !s.filter.Match(&r) {

@@ -42,7 +42,7 @@ func Segments(dir string) ([]Segment, error) {
 	}
 	var out []Segment
 	for _, n := range names {
-		if s, ok := segmentOf(dir, n); ok {
+		if s, ok := segmentFile(dir, n); ok {
 			out = append(out, s)
 		}
 	}
@@ -55,7 +55,7 @@ func Segments(dir string) ([]Segment, error) {
 	return slices.CompactFunc(out, func(a, b Segment) bool { return a.First == b.First }), nil
 }
 
-func segmentOf(dir string, n fs.DirEntry) (Segment, bool) {
+func segmentFile(dir string, n fs.DirEntry) (Segment, bool) {
 	digits, packed := strings.CutSuffix(n.Name(), suffixPacked)
 	if !packed {
 		var plain bool
@@ -144,6 +144,20 @@ func nextSegment(dir string, first int64) (*Segment, error) {
 		}
 	}
 	return nil, nil
+}
+
+// segmentOf returns the segment that holds a record, or the first one if that
+// begins after it.
+func segmentOf(dir string, seq uint64) (*Segment, error) {
+	segs, err := Segments(dir)
+	if err != nil {
+		return nil, err
+	}
+	at := 0
+	for at+1 < len(segs) && uint64(segs[at+1].First) <= seq {
+		at++
+	}
+	return &segs[at], nil
 }
 
 // began returns the time of a segment's first record, zero if it has none.

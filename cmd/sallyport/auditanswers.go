@@ -216,14 +216,9 @@ time, or with --baseline as much of it.`,
 		Example: "  sallyport audit new --since 24h\n  sallyport audit new --since 2h --baseline 30d -o json",
 		Args:    exactArgs(0),
 	}
-	addSpan(c, "24h")
-	c.Flags().String("baseline", "", "how far back before --since to compare with; default: all")
+	addSpans(c, "")
 	return answerCommand(c, func(c *cobra.Command, _ []string, x *index.Index) ([]answer.First, error) {
-		span, err := spanOf(c)
-		if err != nil {
-			return nil, err
-		}
-		base, err := baselineOf(c, span)
+		span, base, err := spansOf(c)
 		if err != nil {
 			return nil, err
 		}
@@ -303,14 +298,9 @@ gateway's certificate, packets that went for another way out, gaps. Each is a hi
 		Example: "  sallyport audit anomalies\n  sallyport audit anomalies --since 7d --baseline 90d -o json",
 		Args:    exactArgs(0),
 	}
-	addSpan(c, "24h")
-	c.Flags().String("baseline", "30d", "how far back before --since to compare with")
+	addSpans(c, "30d")
 	return answerCommand(c, func(c *cobra.Command, _ []string, x *index.Index) ([]answer.Anomaly, error) {
-		span, err := spanOf(c)
-		if err != nil {
-			return nil, err
-		}
-		base, err := baselineOf(c, span)
+		span, base, err := spansOf(c)
 		if err != nil {
 			return nil, err
 		}

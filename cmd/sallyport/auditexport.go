@@ -129,11 +129,7 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 
 // verifyBundle checks what export --bundle wrote.
 func verifyBundle(c *cobra.Command, path, keyFile string) error {
-	asJSON, err := outputJSON(c)
-	if err != nil {
-		return err
-	}
-	key, err := readKey(c, keyFile)
+	key, asJSON, err := checking(c, keyFile)
 	if err != nil {
 		return err
 	}

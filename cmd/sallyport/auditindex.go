@@ -61,7 +61,10 @@ func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res in
 		return res, err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
-	if res, err = x.Update(c.Context(), progressOn(c.ErrOrStderr())); err != nil {
+	m := newMeter(c.ErrOrStderr())
+	res, err = x.Update(c.Context(), m.show)
+	m.end()
+	if err != nil {
 		if errors.Is(err, context.Canceled) {
 			err = hint(err, "what was read stays: %s goes on from there", commandLine())
 		}
@@ -79,20 +82,6 @@ func explainNone(err error) error {
 		return usage(hint(err, "sallyport audit query lists records, sallyport audit top --by run lists runs"))
 	}
 	return err
-}
-
-// progressOn tells on w how far an update is, after the first second and then
-// twice a second.
-func progressOn(w io.Writer) func(index.Progress) {
-	last := time.Now().Add(500 * time.Millisecond)
-	return func(p index.Progress) {
-		now := time.Now()
-		if now.Sub(last) < 500*time.Millisecond {
-			return
-		}
-		last = now
-		fmt.Fprintf(w, "sallyport: indexing: %3d %%, %d records\n", 100*p.Done/max(p.Total, 1), p.Records)
-	}
 }
 
 // printSafe writes v as JSON in which nothing can reach a terminal: it holds
@@ -164,19 +153,32 @@ func spanOf(c *cobra.Command) (answer.Span, error) {
 	return s, nil
 }
 
-// baselineOf reads what a span is compared with.
-func baselineOf(c *cobra.Command, s answer.Span) (answer.Span, error) {
+// addSpans gives a command --since, --until, and --baseline.
+func addSpans(c *cobra.Command, baseline string) {
+	addSpan(c, "24h")
+	text := "how far back before --since to compare with"
+	if baseline == "" {
+		text += "; default: all"
+	}
+	c.Flags().String("baseline", baseline, text)
+}
+
+// spansOf reads a span and what it is compared with.
+func spansOf(c *cobra.Command) (s, base answer.Span, err error) {
+	if s, err = spanOf(c); err != nil {
+		return s, base, err
+	}
+	base = answer.Span{From: time.Unix(0, 0), Until: s.From}
 	v, _ := c.Flags().GetString("baseline")
-	base := answer.Span{From: time.Unix(0, 0), Until: s.From}
 	if v == "" {
-		return base, nil
+		return s, base, nil
 	}
 	f, err := query.Parse(fmt.Sprintf("since=%q", v), s.From)
 	if err != nil {
-		return base, usage(hint(err, "%s --baseline 30d", c.CommandPath()))
+		return s, base, usage(hint(err, "%s --baseline 30d", c.CommandPath()))
 	}
 	base.From = f.Since
-	return base, nil
+	return s, base, nil
 }
 
 func newAuditIndex() *cobra.Command {

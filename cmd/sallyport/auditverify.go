@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/mod/sumdb/note"
 
+	"sallyport/audit/checkpoint"
+	"sallyport/audit/query"
 	"sallyport/audit/verify"
 )
 
@@ -36,16 +38,7 @@ Exit codes: 0 the log is good; 1 it is not, and the first bad record is named; 2
 			if bundle != "" {
 				return verifyBundle(c, bundle, key)
 			}
-			asJSON, err := outputJSON(c)
-			if err != nil {
-				return err
-			}
-			dir, _, err := auditDirOf(c)
-			if err != nil {
-				return err
-			}
-			r, err := verifyLog(c, dir, key, anchors)
-			return reportVerify(c, r, err, asJSON)
+			return verifyLog(c, key, anchors)
 		},
 	}
 	c.Flags().StringVar(&key, "key", "", "file with the public key; default: the instance's")
@@ -65,11 +58,45 @@ func readKey(c *cobra.Command, file string) (string, error) {
 		}
 		file = inst.auditPublicKey()
 	}
-	key, err := os.ReadFile(file)
-	if err != nil {
-		return "", usage(hint(fmt.Errorf("reading the public key: %w", err), "%s --key FILE", c.CommandPath()))
+	text, err := readFile(file)
+	key := strings.TrimSpace(string(text))
+	if err == nil {
+		_, err = note.NewVerifier(key)
 	}
-	return strings.TrimSpace(string(key)), nil
+	if err != nil {
+		return "", usage(hint(fmt.Errorf("reading the public key in %s: %w", file, err), "%s --key FILE", c.CommandPath()))
+	}
+	return key, nil
+}
+
+// checking reads what every command that checks signatures is told.
+func checking(c *cobra.Command, keyFile string) (key string, asJSON bool, err error) {
+	if asJSON, err = outputJSON(c); err != nil {
+		return "", false, err
+	}
+	key, err = readKey(c, keyFile)
+	return key, asJSON, err
+}
+
+// readAnchors reads checkpoints that were kept elsewhere. One that this key did
+// not sign says nothing about the log, whatever else is wrong with it.
+func readAnchors(files []string, key string) (verify.Options, error) {
+	var o verify.Options
+	v, err := note.NewVerifier(key)
+	if err != nil {
+		return o, err
+	}
+	for _, f := range files {
+		text, err := readFile(f)
+		if err == nil {
+			_, err = checkpoint.Open(text, v)
+		}
+		if err != nil {
+			return o, usage(hint(fmt.Errorf("reading the anchor in %s: %w", f, err), "an anchor is one checkpoint, signed with the key of this log"))
+		}
+		o.Anchors = append(o.Anchors, text)
+	}
+	return o, nil
 }
 
 func newAuditProve() *cobra.Command {
@@ -84,15 +111,11 @@ sallyport audit verify --proof, and needs nothing else of the log. ID is an id o
   sallyport audit verify --key ./audit.pub --proof ./proof`,
 		Args: exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			asJSON, err := outputJSON(c)
-			if err != nil {
-				return err
-			}
 			dir, _, err := auditDirOf(c)
 			if err != nil {
 				return err
 			}
-			text, err := readKey(c, key)
+			text, asJSON, err := checking(c, key)
 			if err != nil {
 				return err
 			}
@@ -135,11 +158,7 @@ func proofOf(p *verify.Proof) proofJSON {
 
 // verifyProof checks a proof that audit prove wrote.
 func verifyProof(c *cobra.Command, file, keyFile string) error {
-	asJSON, err := outputJSON(c)
-	if err != nil {
-		return err
-	}
-	key, err := readKey(c, keyFile)
+	key, asJSON, err := checking(c, keyFile)
 	if err != nil {
 		return err
 	}
@@ -164,20 +183,21 @@ func verifyProof(c *cobra.Command, file, keyFile string) error {
 	return printSafe(c.OutOrStdout(), json.RawMessage(p.Record))
 }
 
-func verifyLog(c *cobra.Command, dir, keyFile string, anchorFiles []string) (verify.Report, error) {
-	key, err := readKey(c, keyFile)
+func verifyLog(c *cobra.Command, keyFile string, anchorFiles []string) error {
+	dir, _, err := auditDirOf(c)
 	if err != nil {
-		return verify.Report{}, err
+		return err
 	}
-	var o verify.Options
-	for _, f := range anchorFiles {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			return verify.Report{}, usage(fmt.Errorf("reading an anchor: %w", err))
-		}
-		o.Anchors = append(o.Anchors, text)
+	key, asJSON, err := checking(c, keyFile)
+	if err != nil {
+		return err
 	}
-	return verify.Verify(dir, key, o)
+	anchors, err := readAnchors(anchorFiles, key)
+	if err != nil {
+		return err
+	}
+	r, err := verify.Verify(dir, key, anchors)
+	return reportVerify(c, r, err, asJSON)
 }
 
 // reportVerify prints what was found; a log that is not good is exit code 1.
@@ -201,6 +221,8 @@ func reportVerify(c *cobra.Command, r verify.Report, err error, asJSON bool) err
 	if bad != nil {
 		return hint(bad, "keep the directory as it is, and compare it with a copy")
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %s\n", r)
-	return err
+	for i, line := range wrap("audit verify: ok: "+query.Printable(r.String()), 96) {
+		fmt.Fprintf(c.OutOrStdout(), "%s%s\n", [2]string{"", "    "}[min(i, 1)], line)
+	}
+	return nil
 }

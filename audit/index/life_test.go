@@ -1,0 +1,201 @@
+package index_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+
+	"sallyport/audit/index"
+	"sallyport/audit/query"
+)
+
+// counted is what the counts by hour come to, and what the records do.
+func counted(t *testing.T, x *index.Index) (hours, records [3]int64) {
+	t.Helper()
+	for _, q := range []struct {
+		text string
+		into *[3]int64
+	}{
+		{"SELECT ifnull(sum(n), 0), ifnull(sum(sent), 0), ifnull(sum(received), 0) FROM hours", &hours},
+		{"SELECT count(*), ifnull(sum(sent), 0), ifnull(sum(received), 0) FROM records", &records},
+	} {
+		if err := x.DB().QueryRowContext(t.Context(), q.text).Scan(&q.into[0], &q.into[1], &q.into[2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return hours, records
+}
+
+// whole checks that the index tells what the segments do, in both ways.
+func (f *fixture) whole(t *testing.T, x *index.Index) {
+	t.Helper()
+	f.same(t, x)
+	if hours, records := counted(t, x); hours != records {
+		t.Errorf("the hours count %v, the records %v", hours, records)
+	}
+}
+
+func TestRetentionDropsRecords(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 60)
+	x, _ := f.open(t)
+	segs, err := query.Segments(f.dir)
+	if err != nil || len(segs) < 4 {
+		t.Fatalf("%d segments, %v", len(segs), err)
+	}
+	for _, s := range segs[:2] {
+		if err := os.Remove(s.Path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.add(t, 5)
+	res, err := x.Update(t.Context(), nil)
+	if want := (index.Result{Added: 5}); err != nil || res != want {
+		t.Errorf("Update = %+v, %v, want %+v: nothing is read again", res, err, want)
+	}
+	f.whole(t, x)
+	if n := count(t, x, "SELECT count(*) FROM shapes WHERE shape NOT IN (SELECT shape FROM entries)"); n != 0 {
+		t.Errorf("%d shapes of no record are left", n)
+	}
+}
+
+func count(t *testing.T, x *index.Index, question string) (n int) {
+	t.Helper()
+	if err := x.DB().QueryRowContext(t.Context(), question).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestIndexOfAnotherVersionIsMadeAnew(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 5)
+	for _, v := range []string{"1", "99"} {
+		x, _ := f.open(t)
+		if _, err := x.DB().ExecContext(t.Context(), "PRAGMA user_version = "+v+"; DROP VIEW log; DROP TABLE counts"); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.Close(); err != nil {
+			t.Fatal(err)
+		}
+		x, res := f.open(t)
+		if res.Added != 6 {
+			t.Errorf("version %s: Update = %+v, want all six records", v, res)
+		}
+		f.whole(t, x)
+	}
+}
+
+// Two who ask at the same time bring the same lines: each counts once.
+func TestUpdatesAtTheSameTimeCountOnce(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 300)
+	var both errgroup.Group
+	for range 2 {
+		x, err := index.Open(t.Context(), f.dir, f.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer x.Close()
+		both.Go(func() error {
+			_, err := x.Update(t.Context(), nil)
+			return err
+		})
+	}
+	if err := both.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	x, res := f.open(t)
+	if res.Added != 0 || res.Anew {
+		t.Errorf("Update after both = %+v", res)
+	}
+	f.whole(t, x)
+}
+
+// The process that fills an index is killed at any moment; the next one goes
+// on, and the index is whole.
+func TestKilledUpdateGoesOn(t *testing.T) {
+	if dir := os.Getenv("INDEX_TEST_DIR"); dir != "" {
+		fill(t, dir, os.Getenv("INDEX_TEST_PATH"))
+		return
+	}
+	f := newFixture(t)
+	f.add(t, 400)
+	for _, after := range []string{"1", "3", "10", "40"} {
+		f.path = filepath.Join(t.TempDir(), "index.db")
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledUpdateGoesOn$")
+		cmd.Env = append(os.Environ(), "INDEX_TEST_DIR="+f.dir, "INDEX_TEST_PATH="+f.path, "INDEX_TEST_AFTER="+after)
+		out, err := cmd.CombinedOutput()
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.String() != "signal: killed" {
+			t.Fatalf("the child ended with %v: %s", err, out)
+		}
+		x, res := f.open(t)
+		if res.Anew || res.Added == 0 || res.Added > 400 {
+			t.Errorf("Update after a kill = %+v, want the rest of 401", res)
+		}
+		f.whole(t, x)
+	}
+}
+
+// fill updates an index and kills its own process in the middle of a transaction.
+func fill(t *testing.T, dir, path string) {
+	t.Helper()
+	x, err := index.Open(t.Context(), dir, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := strconv.Atoi(os.Getenv("INDEX_TEST_AFTER"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = x.Update(t.Context(), func(index.Progress) {
+		if parts--; parts > 0 {
+			return
+		}
+		// A transaction that is not committed is lost; what was, stays.
+		if _, err := x.DB().ExecContext(t.Context(), "BEGIN IMMEDIATE; DELETE FROM entries; DELETE FROM counts"); err != nil {
+			t.Error(err)
+		}
+		self, err := os.FindProcess(os.Getpid())
+		if err == nil {
+			err = self.Kill()
+		}
+		t.Error(err)
+	})
+	t.Fatalf("not killed: %v", err)
+}
+
+// Every field of a record has its column.
+func TestEveryFieldIsKept(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 1)
+	x, _ := f.open(t)
+	rows, err := x.DB().QueryContext(t.Context(), "SELECT * FROM records LIMIT 0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	have, err := rows.Columns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, name := range query.Fields() {
+		if name != "since" && name != "until" {
+			want = append(want, name)
+		}
+	}
+	want = append(want, "time", "cut", "data")
+	slices.Sort(want)
+	slices.Sort(have)
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("columns (-fields of a record +columns):\n%s", diff)
+	}
+}

@@ -1,0 +1,227 @@
+package index
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"sallyport/audit"
+	"sallyport/audit/query"
+)
+
+// state is what was read of a segment.
+type state struct {
+	first, bytes, lines, bad int64
+	head, tail               []byte
+	size                     int64
+}
+
+func (x *Index) states(ctx context.Context) ([]state, error) {
+	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, head, tail, size FROM segments ORDER BY first")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // it was only read
+	var out []state
+	for rows.Next() {
+		var s state
+		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.head, &s.tail, &s.size); err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, rows.Err()
+}
+
+// continues reports whether the segments are those that were read, or go on
+// from them.
+func continues(segs []query.Segment, known []state) (bool, error) {
+	if len(segs) < len(known) {
+		return false, nil
+	}
+	for i, k := range known {
+		if segs[i].First != k.first {
+			return false, nil
+		}
+		if len(k.head) == 0 {
+			continue // nothing of it was read
+		}
+		if same, err := sameLine(segs[i], 0, k.head); err != nil || !same {
+			return false, err
+		}
+		if last := i == len(known)-1; last {
+			if same, err := sameLine(segs[i], k.bytes-k.size, k.tail); err != nil || !same {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// sameLine reports whether the line at an offset has a hash.
+func sameLine(s query.Segment, at int64, sum []byte) (bool, error) {
+	f, err := openAt(s, at)
+	if errors.Is(err, io.EOF) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	line, err := bufio.NewReader(io.LimitReader(f, 2*audit.MaxLine)).ReadBytes('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, fmt.Errorf("reading %s: %w", s.Path, err)
+	}
+	have := sha256.Sum256(line)
+	return bytes.Equal(have[:], sum), nil
+}
+
+// openAt opens the lines of a segment at an offset.
+func openAt(s query.Segment, at int64) (io.ReadCloser, error) {
+	f, err := s.Open()
+	if err != nil {
+		return nil, err
+	}
+	if plain, ok := f.(*os.File); ok {
+		_, err = plain.Seek(at, io.SeekStart)
+	} else {
+		_, err = io.CopyN(io.Discard, f, at)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// batchSize is how many lines a part, and so a transaction, holds at most.
+const batchSize = 10_000
+
+// part is what was read of a segment at once.
+type part struct {
+	records []audit.Record
+	state   state // by its end
+	done    int64 // octets of all segments by its end
+}
+
+// reader turns segments into parts.
+type reader struct {
+	parts chan part
+	spare chan []audit.Record // to be filled again
+	done  int64               // octets of the segments before
+}
+
+func newReader() *reader {
+	return &reader{parts: make(chan part, 1), spare: make(chan []audit.Record, 4)}
+}
+
+// reuse takes back the records of a part that are not needed any more.
+func (r *reader) reuse(p part) {
+	select {
+	case r.spare <- p.records[:0]:
+	default:
+	}
+}
+
+func (r *reader) records() []audit.Record {
+	select {
+	case recs := <-r.spare:
+		return recs
+	default:
+		return nil
+	}
+}
+
+// all sends what is not known yet, and closes parts.
+func (r *reader) all(ctx context.Context, segs []query.Segment, known []state) error {
+	defer close(r.parts)
+	for i, s := range segs {
+		st := state{first: s.First}
+		if i < len(known) {
+			st = known[i]
+		}
+		if i >= len(known)-1 && s.Size > 0 { // else it was finished before
+			if err := r.segment(ctx, s, st); err != nil {
+				return err
+			}
+		}
+		r.done += s.Size
+	}
+	return nil
+}
+
+func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
+	f, err := openAt(s, st.bytes)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	in := bufio.NewReaderSize(f, 2*audit.MaxLine)
+	recs, held := r.records(), 0
+	var last []byte
+	for {
+		line, err := in.ReadSlice('\n')
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("reading %s: %w", s.Path, err)
+		}
+		// A line that is not finished is left for the next time.
+		if end := errors.Is(err, io.EOF); end || held == batchSize {
+			if held > 0 {
+				sum := sha256.Sum256(last)
+				st.tail, st.size = sum[:], int64(len(last))
+				if err := r.send(ctx, part{recs, st, r.progress(s, st, end)}); err != nil {
+					return err
+				}
+				recs, held = r.records(), 0
+			}
+			if end {
+				return nil
+			}
+		}
+		recs = take(recs, line, &st)
+		last = append(last[:0], line...)
+		held++
+	}
+}
+
+// take adds one line, or a piece of one that is too long to be a record.
+func take(recs []audit.Record, line []byte, st *state) []audit.Record {
+	if st.bytes == 0 {
+		sum := sha256.Sum256(line)
+		st.head = sum[:]
+	}
+	st.bytes += int64(len(line))
+	st.lines++
+	recs = append(recs, audit.Record{})
+	r := &recs[len(recs)-1]
+	if err := query.Decode(bytes.TrimSuffix(line, []byte("\n")), r); err != nil || r.Kind == "" {
+		st.bad++
+		return recs[:len(recs)-1]
+	}
+	return recs
+}
+
+// progress is how many octets of files were read. How far a packed one is, is
+// not known before its end.
+func (r *reader) progress(s query.Segment, st state, end bool) int64 {
+	switch {
+	case end:
+		return r.done + s.Size
+	case s.Packed:
+		return r.done
+	}
+	return r.done + st.bytes
+}
+
+func (r *reader) send(ctx context.Context, p part) error {
+	select {
+	case r.parts <- p:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"sallyport/audit/index"
+)
+
+// meter tells a person how far an index is: on a terminal as a bar in one line,
+// elsewhere as a line now and then. What takes less than a second is not told.
+type meter struct {
+	w     io.Writer
+	bar   bool
+	began time.Time
+	last  time.Time // when it was told
+	every time.Duration
+}
+
+func newMeter(w io.Writer) *meter {
+	now := time.Now()
+	m := &meter{w: w, began: now, last: now, every: 5 * time.Second}
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		m.bar, m.every = true, 200*time.Millisecond
+	}
+	return m
+}
+
+// show is called after every step, however small.
+func (m *meter) show(p index.Progress) {
+	now := time.Now()
+	if now.Sub(m.began) < time.Second || now.Sub(m.last) < m.every && !p.Sorting {
+		return
+	}
+	m.last = now
+	line := meterLine(p, now.Sub(m.began))
+	if !m.bar {
+		fmt.Fprintln(m.w, "sallyport: "+line)
+		return
+	}
+	fmt.Fprint(m.w, "\r\x1b[K"+line)
+}
+
+// end takes the bar away.
+func (m *meter) end() {
+	if m.bar && m.last.After(m.began) {
+		fmt.Fprint(m.w, "\r\x1b[K")
+	}
+}
+
+const meterWidth = 30
+
+// meterLine is at most 100 columns long.
+func meterLine(p index.Progress, took time.Duration) string {
+	if p.Sorting {
+		return fmt.Sprintf("indexing: %d records read, sorting", p.Records)
+	}
+	done := min(float64(p.Done)/float64(max(p.Total, 1)), 1)
+	full := int(done * meterWidth)
+	left := ""
+	if done > 0.02 {
+		left = fmt.Sprintf(", %s left", (time.Duration(float64(took)/done) - took).Round(time.Second))
+	}
+	return fmt.Sprintf("indexing: [%s%s] %3.0f %%, %d records, %.0f/s%s", strings.Repeat("#", full),
+		strings.Repeat(".", meterWidth-full), 100*done, p.Records, float64(p.Records)/took.Seconds(), left)
+}
