@@ -6,7 +6,7 @@ SCRIPTS := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
 T       ?= 30s
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup setup-hardened demo test race fuzz lint lint-fast bench golden docs clean ci
+.PHONY: help build setup setup-hardened demo test race fuzz lint lint-fast bench benchmarks golden docs clean ci
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +44,11 @@ lint-fast: ## gofmt and vet
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not formatted:"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 
-bench: ## benchmarks, with counts fit for benchstat
+bench: ## the gateway against reference proxies, in turn, in a network namespace of its own (root; 4 min)
+	go build -o bin/bench ./test/bench
+	unshare --net sh -c 'ip link set lo up && exec bin/bench $(BENCH)'
+
+benchmarks: ## Go's benchmarks, with counts fit for benchstat
 	go test -run '^$$' -bench . -benchmem -count 6 ./...
 
 golden: ## rewrite the golden files and show what changed

@@ -1,0 +1,358 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"time"
+
+	"sallyport/audit"
+	"sallyport/broker"
+	"sallyport/certs"
+	"sallyport/control"
+	"sallyport/proxy"
+	"sallyport/proxy/dial"
+	"sallyport/proxy/dns"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/policyfile"
+	"sallyport/rules/target"
+)
+
+const (
+	benchCell  = "bench222"
+	benchRun   = "bench"
+	credential = "bench"
+	coldNames  = 20000
+)
+
+type gatewayOptions struct {
+	dir, listen, dns string
+	hosts            string
+	roots            string
+	broker           bool
+	rules            int
+	cpu, heap        string
+}
+
+// runGateway serves the explicit listener, wired as in production. Every
+// client on loopback is one cell. It tells the placeholder that its one
+// credential has.
+func runGateway(ctx context.Context, args []string) error {
+	var o gatewayOptions
+	fs := flag.NewFlagSet("gateway", flag.ContinueOnError)
+	fs.StringVar(&o.dir, "dir", "", "directory for the log and the CA, with the authorities")
+	fs.StringVar(&o.listen, "listen", "127.0.0.1:3128", "where to listen")
+	fs.StringVar(&o.dns, "dns", "", "where to answer DNS; empty: nowhere")
+	fs.StringVar(&o.hosts, "hosts", "", "more names of the origin, comma separated")
+	fs.StringVar(&o.roots, "roots", "", "the origin's authority, if not the one in -dir")
+	fs.BoolVar(&o.broker, "broker", false, "use the credential of the broker in -dir")
+	fs.IntVar(&o.rules, "rules", 100, "how many rules there are beside those that match")
+	fs.StringVar(&o.cpu, "cpuprofile", "", "write a CPU profile here")
+	fs.StringVar(&o.heap, "memprofile", "", "write a profile of allocations here")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if o.roots == "" {
+		o.roots = filepath.Join(o.dir, "origin-ca.crt")
+	}
+	if err := loopback(o.listen); err != nil {
+		return err
+	}
+	stop, err := profile(o)
+	if err != nil {
+		return err
+	}
+	return errors.Join(serveGateway(ctx, o), stop())
+}
+
+func profile(o gatewayOptions) (stop func() error, err error) {
+	stop = func() error { return nil }
+	if o.heap != "" {
+		runtime.MemProfileRate = 512
+	}
+	var cpu *os.File
+	if o.cpu != "" {
+		if cpu, err = os.Create(o.cpu); err != nil {
+			return stop, err
+		}
+		if err := pprof.StartCPUProfile(cpu); err != nil {
+			return stop, err
+		}
+	}
+	return func() error {
+		var errs []error
+		if cpu != nil {
+			pprof.StopCPUProfile()
+			errs = append(errs, cpu.Close())
+		}
+		if o.heap != "" {
+			f, err := os.Create(o.heap)
+			if err != nil {
+				return errors.Join(append(errs, err)...)
+			}
+			errs = append(errs, pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
+		}
+		return errors.Join(errs...)
+	}, nil
+}
+
+func serveGateway(ctx context.Context, o gatewayOptions) error {
+	g, err := openBench(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer g.log.Close()
+	l, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 2)
+	go func() { served <- g.proxy.ServeExplicit(ctx, l) }()
+	if o.dns != "" {
+		pc, err := net.ListenPacket("udp", o.dns)
+		if err != nil {
+			return err
+		}
+		go func() { served <- g.dns.Serve(ctx, pc, nil) }()
+	}
+	fmt.Println("ready", g.placeholder, filepath.Join(o.dir, "ca", "ca.crt"))
+	return <-served
+}
+
+// policyText has a rule for each of the origin's names, and many beside them.
+func policyText(o gatewayOptions) string {
+	var b strings.Builder
+	b.WriteString("apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: bench, owner: bench}\nrules:\n")
+	for i := range o.rules {
+		fmt.Fprintf(&b, "  - {id: other-%d, reason: beside it, allow: {host: h%d.other.test, methods: [GET, POST], paths: [\"/v1/**\"]}}\n", i, i)
+	}
+	rule := func(id, host, more, after string) {
+		fmt.Fprintf(&b, "  - {id: %s, reason: measured, allow: {host: %q, ports: [80, 443, %s, %s], cidrs: [127.0.0.0/8]%s}%s}\n",
+			id, host, plainPort, tlsPort, more, after)
+	}
+	with := ", tls: inspect"
+	if o.broker {
+		with += ", credential: " + credential
+	}
+	inspect := ", methods: [GET, POST, PUT]"
+	rule("inspected", inspectedHost, inspect, with)
+	rule("passed", passedHost, "", ", tls: passthrough")
+	rule("raw", rawHost, ", protocol: tcp", "")
+	rule("cold", "*."+coldZone, inspect, ", tls: inspect")
+	for i, h := range o.names() {
+		rule(fmt.Sprint("more-", i), h, inspect, ", tls: inspect")
+	}
+	return b.String()
+}
+
+func (o gatewayOptions) names() []string {
+	if o.hosts == "" {
+		return nil
+	}
+	return strings.Split(o.hosts, ",")
+}
+
+// credentialText is the one credential's document.
+func credentialText(dir string) string {
+	return fmt.Sprintf(`apiVersion: sallyport/v1
+kind: Credential
+metadata: {name: %s, owner: bench}
+type: bearer
+endpoints: [{host: %s, ports: [80, 443, %s, %s]}]
+source: {file: %s}
+placeholder: {env: BENCH_KEY}
+`, credential, inspectedHost, plainPort, tlsPort, filepath.Join(dir, "secret"))
+}
+
+func credentials(dir string) ([]policyfile.Credential, error) {
+	c, err := policyfile.ParseCredential("credential.yaml", []byte(credentialText(dir)))
+	if err != nil {
+		return nil, err
+	}
+	return []policyfile.Credential{*c}, nil
+}
+
+// benchGateway is the gateway's rooms, put together as cmd/sallyport does.
+type benchGateway struct {
+	log         *audit.Log
+	proxy       *proxy.Server
+	dns         *dns.Server
+	placeholder string
+}
+
+func openBench(ctx context.Context, o gatewayOptions) (*benchGateway, error) {
+	var creds []policyfile.Credential
+	var err error
+	if o.broker {
+		if creds, err = credentials(o.dir); err != nil {
+			return nil, err
+		}
+	}
+	policy, err := policyfile.ParsePolicy("bench.yaml", []byte(policyText(o)), creds)
+	if err != nil {
+		return nil, err
+	}
+	b := &benchGateway{}
+	b.log, err = audit.Open(audit.Config{Dir: filepath.Join(o.dir, "audit"), KeyFile: filepath.Join(o.dir, "audit.key"), Now: time.Now})
+	if err != nil {
+		return nil, err
+	}
+	g, err := gate.New(gate.Config{
+		Identity: func(string) (gate.Identity, bool) {
+			return gate.Identity{Cell: benchCell, Run: benchRun, Policy: policy}, true
+		},
+		Recorder: b.log, Now: time.Now, Hash: b.log.Hash,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := b.wireProxy(ctx, o, g); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(o.dir, "names"), 0o700); err != nil {
+		return nil, err
+	}
+	names, err := dns.NewNames(dns.NamesConfig{Dir: filepath.Join(o.dir, "names")})
+	if err != nil {
+		return nil, err
+	}
+	b.dns, err = dns.New(dns.Config{
+		Gate: g, CellOf: func(netip.Addr) (string, bool) { return benchCell, true }, Names: names, Now: time.Now, Log: warnings(),
+		Rate: 1 << 30, Burst: 1 << 30,
+	})
+	return b, err
+}
+
+func warnings() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// originNames is where the origin is, by all of its names.
+func originNames(o gatewayOptions) (map[target.Name][]netip.Addr, error) {
+	list := append([]string{inspectedHost, passedHost, rawHost}, o.names()...)
+	for i := range coldNames {
+		list = append(list, coldName(i))
+	}
+	hosts := make(map[target.Name][]netip.Addr, len(list))
+	for _, s := range list {
+		n, err := target.ParseName(s)
+		if err != nil {
+			return nil, err
+		}
+		hosts[n] = []netip.Addr{netip.MustParseAddr(originAddr)}
+	}
+	return hosts, nil
+}
+
+func coldName(i int) string { return fmt.Sprintf("u%d.%s", i, coldZone) }
+
+func (b *benchGateway) wireProxy(ctx context.Context, o gatewayOptions, g *gate.Gate) error {
+	ca, err := certs.Open(filepath.Join(o.dir, "ca"), certs.Options{Now: time.Now})
+	if err != nil {
+		return err
+	}
+	roots, err := dial.LoadRoots(o.roots)
+	if err != nil {
+		return err
+	}
+	hosts, err := originNames(o)
+	if err != nil {
+		return err
+	}
+	cfg := proxy.Config{
+		Gate:   g,
+		CellOf: func(netip.Addr) (string, bool) { return benchCell, true },
+		NameOf: func(string, netip.Addr) (target.Name, bool) { return target.Name{}, false },
+		Leaf:   ca.Leaf,
+		Find:   func(string, *http.Request) []rules.Carry { return nil },
+		Inject: func(context.Context, gate.Pass, *http.Request) error { return nil },
+		Log:    warnings(), Now: time.Now,
+		Limits: proxy.Limits{Conns: 16384, ConnsPerCell: 16384},
+	}
+	dialing := dial.Config{Vet: g.Vet, Now: time.Now, Hosts: hosts, Roots: roots}
+	scrub := func(gate.Pass, *http.Response) error { return nil }
+	if o.broker {
+		c, err := b.attachCredential(ctx, o)
+		if err != nil {
+			return err
+		}
+		cfg.Find, cfg.Inject, dialing.Params, scrub = c.Find, c.Inject, c.Params, c.Scrub
+	}
+	d, err := dial.New(dialing)
+	if err != nil {
+		return err
+	}
+	cfg.Dial = d.Dial
+	cfg.Forward = func(ctx context.Context, p gate.Pass, req *http.Request) (*http.Response, error) {
+		resp, err := d.Forward(ctx, p, req)
+		if err != nil {
+			return nil, err
+		}
+		if err := scrub(p, resp); err != nil {
+			return nil, errors.Join(err, resp.Body.Close())
+		}
+		return resp, nil
+	}
+	b.proxy, err = proxy.New(cfg)
+	return err
+}
+
+// attachCredential has the broker grant the credential to the one run.
+func (b *benchGateway) attachCredential(ctx context.Context, o gatewayOptions) (*broker.Client, error) {
+	socket := filepath.Join(o.dir, "broker.sock")
+	admin := control.NewClient(socket)
+	defer admin.Close()
+	var out broker.Grants
+	in := broker.GrantRequest{Cell: benchCell, Run: benchRun, Credentials: []string{credential}}
+	if err := admin.Call(ctx, "/v1/grants", in, &out); err != nil {
+		return nil, err
+	}
+	b.placeholder = out.Grants[0].Placeholder
+	c := broker.NewClient(socket)
+	c.Attach(control.CellFile{Cell: benchCell, Run: benchRun, Grants: out.Grants})
+	return c, nil
+}
+
+// runBroker serves the broker process's part.
+func runBroker(ctx context.Context, args []string) error {
+	fs := flag.NewFlagSet("broker", flag.ContinueOnError)
+	dir := fs.String("dir", "", "directory for the socket and the secret")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(*dir, "secret"), []byte("bench_4eC39HqLyjWDarjtT1zdp7dcBENCH\n"), 0o600); err != nil {
+		return err
+	}
+	creds, err := credentials(*dir)
+	if err != nil {
+		return err
+	}
+	uid := uint32(os.Getuid())
+	s, err := broker.NewServer(broker.Config{
+		Credentials: creds, GatewayUID: uid, AdminUID: uid, UID: uid, Now: time.Now, Log: warnings(),
+	})
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("unix", filepath.Join(*dir, "broker.sock"))
+	if err != nil {
+		return err
+	}
+	srv := control.NewServer(s.Handler())
+	go func() { _ = srv.Serve(l) }()
+	defer srv.Close()
+	return ready(ctx, "broker")
+}
