@@ -16,6 +16,7 @@ import (
 // bound is a credential that is ready for use.
 type bound struct {
 	name, owner    string
+	digest         string // of its document
 	env, secretEnv string
 	scheme         sign.Scheme
 	kind           string
@@ -43,7 +44,7 @@ func bind(c policyfile.Credential, cfg Config) (*bound, error) {
 			fault(fmt.Errorf("placeholder env %q is not the name of a variable", env))
 		}
 	}
-	b := &bound{name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, kind: string(c.Type)}
+	b := &bound{name: c.Name, owner: c.Owner, digest: c.Digest, env: c.Env, secretEnv: c.SecretEnv, kind: string(c.Type)}
 	var err error
 	b.scheme, err = sign.New(c.Scheme, sign.Config{Transport: cfg.Transport, Now: cfg.Now})
 	fault(err)

@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sallyport/broker/secret"
@@ -49,16 +50,19 @@ type Config struct {
 	// Transport is the broker's way out to token endpoints; without one,
 	// credentials that need it are refused.
 	Transport http.RoundTripper
-	Now       func() time.Time
-	Log       *slog.Logger
+	// Reread returns a Config with the credentials as they are on disk by now, and
+	// a Transport for them. Nil: they are not read again.
+	Reread func() (Config, error)
+	Now    func() time.Time
+	Log    *slog.Logger
 }
 
 // Server is safe for use by many goroutines.
 type Server struct {
 	cfg   Config
-	creds map[string]*bound // never changes
+	creds atomic.Pointer[map[string]*bound] // replaced whole
 
-	mu    sync.Mutex // guards cells and uses
+	mu    sync.Mutex // guards cells, uses, and replacing creds
 	cells map[string]*cellGrants
 	uses  map[string]*use
 }
@@ -92,26 +96,72 @@ func NewServer(cfg Config) (*Server, error) {
 	if cfg.Now == nil || cfg.Log == nil {
 		return nil, errors.New("broker: clock and log are required")
 	}
-	s := &Server{cfg: cfg, creds: map[string]*bound{}, cells: map[string]*cellGrants{}, uses: map[string]*use{}}
-	var errs []error
-	for _, c := range cfg.Credentials {
-		b, err := bind(c, cfg)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if s.creds[c.Name] != nil {
-			errs = append(errs, fmt.Errorf("%scredential %q is there twice", prefixWhere(c.Where), c.Name))
-			continue
-		}
-		s.creds[c.Name], s.uses[c.Name] = b, &use{}
+	s := &Server{cfg: cfg, cells: map[string]*cellGrants{}, uses: map[string]*use{}}
+	creds, err := bindAll(cfg, nil)
+	if err != nil {
+		return nil, err
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
+	s.put(creds)
 	s.readCells()
 	return s, nil
 }
+
+// put takes credentials in place of those before. Nobody else may have the server
+// yet, or mu is held.
+func (s *Server) put(creds map[string]*bound) {
+	for name := range creds {
+		if s.uses[name] == nil {
+			s.uses[name] = &use{}
+		}
+	}
+	s.creds.Store(&creds)
+}
+
+// bindAll makes credentials ready. One whose document did not change stays as it
+// was: tokens that were made with it are still good.
+func bindAll(cfg Config, old map[string]*bound) (map[string]*bound, error) {
+	creds := map[string]*bound{}
+	var errs []error
+	for _, c := range cfg.Credentials {
+		b := old[c.Name]
+		if b == nil || c.Digest == "" || b.digest != c.Digest {
+			var err error
+			if b, err = bind(c, cfg); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		if creds[c.Name] != nil {
+			errs = append(errs, fmt.Errorf("%scredential %q is there twice", prefixWhere(c.Where), c.Name))
+			continue
+		}
+		creds[c.Name] = b
+	}
+	return creds, errors.Join(errs...)
+}
+
+// Reload takes the credentials, and the way out, of cfg in place of those before;
+// the rest of cfg is not looked at. What does not fit a credential any more is
+// taken from the runs that were granted it, and acts on their next request. On an
+// error everything stays as it was.
+func (s *Server) Reload(cfg Config) error {
+	next := s.cfg
+	next.Credentials, next.Transport = cfg.Credentials, cfg.Transport
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	creds, err := bindAll(next, *s.creds.Load())
+	if err != nil {
+		return err
+	}
+	s.put(creds)
+	for cell, c := range s.cells {
+		s.cells[cell] = &cellGrants{run: c.run, grants: s.fitting(cell, c.run, c.grants)}
+	}
+	s.cfg.Log.Info("credentials read", "count", len(creds))
+	return nil
+}
+
+func (s *Server) credential(name string) *bound { return (*s.creds.Load())[name] }
 
 // readCells takes over the grants of the cells that are attached. A file that
 // cannot be read costs its cell the credentials, not the others theirs.
@@ -124,17 +174,21 @@ func (s *Server) readCells() {
 		s.cfg.Log.Error("some cell files cannot be read; their cells get no credential", "cause", err)
 	}
 	for _, f := range files {
-		c := &cellGrants{run: f.Run}
-		for _, g := range f.Grants {
-			b := s.creds[g.Credential]
-			if b == nil || b.scheme.Place() != g.Place || checkPlaceholders(g) != nil {
-				s.cfg.Log.Error("a grant no longer fits its credential and is dropped", "cell", f.Cell, "run", f.Run, "credential", g.Credential)
-				continue
-			}
-			c.grants = append(c.grants, g)
-		}
-		s.cells[f.Cell] = c
+		s.cells[f.Cell] = &cellGrants{run: f.Run, grants: s.fitting(f.Cell, f.Run, f.Grants)}
 	}
+}
+
+// fitting returns the grants that fit the credentials as they are.
+func (s *Server) fitting(cell, run string, grants []control.Grant) (fit []control.Grant) {
+	for _, g := range grants {
+		b := s.credential(g.Credential)
+		if b == nil || b.scheme.Place() != g.Place || checkPlaceholders(g) != nil {
+			s.cfg.Log.Error("a grant no longer fits its credential and is dropped", "cell", cell, "run", run, "credential", g.Credential)
+			continue
+		}
+		fit = append(fit, g)
+	}
+	return fit
 }
 
 // Handler serves the broker's operations; [control.NewServer] takes it.
@@ -144,6 +198,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("/v1/grants", control.Handle(admin, s.grant))
 	mux.Handle("/v1/revoke", control.Handle(admin, s.revoke))
 	mux.Handle("/v1/credentials", control.Handle(admin, s.list))
+	mux.Handle("POST /v1/reload", control.Handle(admin, s.reload))
 	mux.Handle("POST /v1/inject", control.Handle(gateway, s.inject))
 	return mux
 }
@@ -203,7 +258,7 @@ func (s *Server) grant(ctx context.Context, in GrantRequest) (Grants, error) {
 }
 
 func (s *Server) grantOne(ctx context.Context, name string) (control.Grant, error) {
-	b := s.creds[name]
+	b := s.credential(name)
 	if b == nil {
 		return control.Grant{}, fmt.Errorf("granting %q: there is no such credential", name)
 	}
@@ -270,6 +325,21 @@ func (s *Server) revoke(ctx context.Context, in RevokeRequest) (Revoked, error) 
 	return Revoked{len(c.grants)}, nil
 }
 
+// reload reads the credentials again.
+func (s *Server) reload(context.Context, struct{}) (struct{}, error) {
+	if s.cfg.Reread == nil {
+		return struct{}{}, refuse(http.StatusNotFound, "", "credentials are not read again here")
+	}
+	cfg, err := s.cfg.Reread()
+	if err == nil {
+		err = s.Reload(cfg)
+	}
+	if err != nil {
+		return struct{}{}, refuse(http.StatusConflict, "", "%v", err)
+	}
+	return struct{}{}, nil
+}
+
 // Status is what is told about one credential: never the secret.
 type Status struct {
 	Name    string    `json:"name"`
@@ -291,8 +361,9 @@ type Statuses struct {
 
 func (s *Server) list(ctx context.Context, _ struct{}) (Statuses, error) {
 	out := Statuses{Credentials: []Status{}}
-	for _, name := range slices.Sorted(maps.Keys(s.creds)) {
-		b := s.creds[name]
+	creds := *s.creds.Load()
+	for _, name := range slices.Sorted(maps.Keys(creds)) {
+		b := creds[name]
 		st := Status{Name: name, Type: b.kind, Owner: b.owner, Source: b.source.String(), Status: "ok", Cells: []string{}}
 		if v, err := b.usable(ctx); err != nil {
 			st.Status, st.Error = "error", err.Error()
@@ -340,7 +411,7 @@ type injectAnswer struct {
 }
 
 func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, error) {
-	b := s.creds[in.Credential]
+	b := s.credential(in.Credential)
 	if b == nil {
 		return injectAnswer{}, s.refused(in, refuse(http.StatusForbidden, rules.CredentialMismatch, "there is no credential %q", in.Credential))
 	}

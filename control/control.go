@@ -31,6 +31,26 @@ type CellFile struct {
 	Policy  string     `json:"policy"` // "sha256:…"
 	Grants  []Grant    `json:"grants"`
 	Created time.Time  `json:"created"`
+	// Origin says where the policy was read, so that it can be read again; nil
+	// where it is not read again.
+	Origin *Origin `json:"origin,omitempty"`
+}
+
+// Origin is where a run's policy comes from.
+type Origin struct {
+	File string `json:"file"` // absolute path of the policy file
+	// Detected is what was found for the policy when the run began: the image and
+	// the variables of who started it are not asked again.
+	Detected []Detected `json:"detected,omitempty"`
+}
+
+// Detected is a server that a package manager is configured with, by name alone:
+// what else its address holds may be a secret.
+type Detected struct {
+	Manager string `json:"manager"`
+	Host    string `json:"host"`
+	Port    uint16 `json:"port"`
+	Where   string `json:"where"` // file:line, or the name of a variable
 }
 
 // Grant gives a run the use of a credential.

@@ -46,6 +46,9 @@ type Gateway struct {
 	Ready func(ctx context.Context) error
 	// Attach has it serve a cell whose file has been written, and returns once it does.
 	Attach func(ctx context.Context, cell string) error
+	// Reload has it put the policy in force that a cell's file names by now, in
+	// place of the one before. On an error the one before stays.
+	Reload func(ctx context.Context, cell string) error
 	// Detach cuts every flow of a cell and forgets it. An unknown cell is no error.
 	Detach func(ctx context.Context, cell string) error
 	// Record appends to the log. An error means that it must be taken as not written.
@@ -155,7 +158,7 @@ func (c *Config) check() error {
 	need(c.Instance != "" && filepath.IsAbs(c.RunDir) && filepath.IsAbs(c.StateDir), "an instance with absolute directories")
 	need(c.Network != nil && c.Engine != nil, "a network and an engine")
 	g, b := c.Gateway, c.Broker
-	need(g.Ready != nil && g.Attach != nil && g.Detach != nil && g.Record != nil && g.Denials != nil, "all of the gateway")
+	need(g.Ready != nil && g.Attach != nil && g.Reload != nil && g.Detach != nil && g.Record != nil && g.Denials != nil, "all of the gateway")
 	need(b.Grants != nil && b.Revoke != nil, "all of the broker")
 	need(filepath.IsAbs(c.Guest), "an absolute path of the guest")
 	need(c.Now != nil && c.Log != nil, "a clock and a log")

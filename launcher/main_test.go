@@ -226,6 +226,7 @@ func (l *lab) launcher(progress func(string)) (*launcher.Launcher, error) {
 		Gateway: launcher.Gateway{
 			Ready:  func(ctx context.Context) error { return call(ctx, "/v1/status", struct{}{}) },
 			Attach: func(ctx context.Context, cell string) error { return call(ctx, "/v1/attach", cellMessage{cell}) },
+			Reload: func(ctx context.Context, cell string) error { return call(ctx, "/v1/attach", cellMessage{cell}) },
 			Detach: func(ctx context.Context, cell string) error { return call(ctx, "/v1/detach", cellMessage{cell}) },
 			Record: func(ctx context.Context, r audit.Record) error { return call(ctx, "/v1/record", r) },
 			Denials: func(ctx context.Context, run string) (d []launcher.Denial, n int, err error) {

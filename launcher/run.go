@@ -239,16 +239,13 @@ func (r *run) writeCell(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	path := r.l.policyPath(r.spec.Policy.Digest)
-	if err := writeFile(path, r.spec.Policy.Source, 0o640); err != nil {
-		return fmt.Errorf("writing the policy: %w", err)
-	}
-	if err := errors.Join(os.Chown(path, 0, r.l.cfg.Group), os.Chmod(path, 0o640)); err != nil {
-		return fmt.Errorf("writing the policy: %w", err)
+	if err := r.l.writePolicy(&r.spec.Policy); err != nil {
+		return err
 	}
 	f := &control.CellFile{
 		Cell: r.id, Run: r.result.Run, Index: r.cell.Index, Sandbox: r.cell.Sandbox, Gateway: r.cell.Gateway,
 		Policy: r.spec.Policy.Digest, Grants: r.grants, Created: r.asked,
+		Origin: r.spec.Policy.Origin,
 	}
 	return f.Write(r.l.cellsDir(), r.l.cfg.Group)
 }
@@ -269,6 +266,12 @@ func (l *Launcher) removeCellFile(ctx context.Context, id string) error {
 	if err := control.Remove(l.cellsDir(), id); err != nil {
 		return err
 	}
+	return l.prunePolicies()
+}
+
+// prunePolicies removes every policy that no cell is under. The caller has the
+// lock of the directory.
+func (l *Launcher) prunePolicies() error {
 	cells, err := control.ReadAll(l.cellsDir())
 	if err != nil {
 		return nil // one that cannot be read may name any policy: leave them all

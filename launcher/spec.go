@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"sallyport/control"
 	"sallyport/launcher/guest"
 	"sallyport/launcher/nerdctl"
 )
@@ -58,6 +59,8 @@ type Policy struct {
 	Name   string
 	Digest string
 	Source []byte
+	// Origin, if not nil, is kept in the cell file for who reads the policy again.
+	Origin *control.Origin
 }
 
 // Code is a program to run.

@@ -43,6 +43,9 @@ func (r *run) inspectTLS(ctx context.Context, st *stream) {
 
 // inspect hands the stream to net/http, which ends it (stream.httpState).
 func (r *run) inspect(ctx context.Context, st *stream, c net.Conn) {
+	if st.opened {
+		st.track(st.pass) // an idle stream is judged again as well
+	}
 	if !r.inner.feed.put(c) {
 		st.finish(ctx, errShutdown)
 	}

@@ -143,7 +143,7 @@ func category(r *audit.Record) string {
 	switch {
 	case isRequest(r), r.Kind == audit.Bypass:
 		return "network"
-	case r.Kind == audit.PolicyLoad:
+	case r.Kind == audit.PolicyLoad, r.Kind == audit.PolicyRefuse:
 		return "configuration"
 	}
 	return "process"
@@ -164,6 +164,8 @@ func types(r *audit.Record) []string {
 		return []string{"connection", "denied"}
 	case audit.PolicyLoad:
 		return []string{"change"}
+	case audit.PolicyRefuse:
+		return []string{"error"}
 	default:
 		return []string{"info"}
 	}

@@ -42,16 +42,18 @@ func runBroker(ctx context.Context, inst instance, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	creds, err := loadCredentials(inst.credentials())
-	if err != nil {
-		return err
+	reread := func() (c broker.Config, err error) {
+		if c.Credentials, err = loadCredentials(inst.credentials()); err == nil {
+			c.Transport, err = openDoor(inst, c.Credentials, log)
+		}
+		return c, err
 	}
-	way, err := openDoor(inst, creds, log)
+	cfg, err := reread()
 	if err != nil {
 		return err
 	}
 	s, err := broker.NewServer(broker.Config{
-		Credentials: creds, Transport: way, GatewayUID: uint32(who.gateway.uid), AdminUID: 0, CellsDir: inst.cells(),
+		Credentials: cfg.Credentials, Transport: cfg.Transport, Reread: reread, GatewayUID: uint32(who.gateway.uid), AdminUID: 0, CellsDir: inst.cells(),
 		UID: uint32(who.broker.uid), User: brokerUser, LookupEnv: os.LookupEnv, Now: time.Now, Log: log,
 	})
 	if err != nil {

@@ -62,9 +62,13 @@ type policy struct {
 
 // loadPolicy reads a policy file as a person named it.
 func loadPolicy(path string, creds []policyfile.Credential) (*policy, error) {
-	p, err := readPolicy(path, creds)
+	return loadPolicyFrom(policySource{path: path}, creds)
+}
+
+func loadPolicyFrom(src policySource, creds []policyfile.Credential) (*policy, error) {
+	p, err := readPolicyFrom(src, creds)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, usage(hint(err, "sallyport policy lint %s", path))
+		return nil, usage(hint(err, "sallyport policy lint %s", src.path))
 	}
 	if err != nil {
 		return nil, usage(err)
@@ -75,16 +79,49 @@ func loadPolicy(path string, creds []policyfile.Credential) (*policy, error) {
 // readPolicy reads a policy file with all that it includes. What is included
 // lies in its directory: no path and no link leads out of it.
 func readPolicy(path string, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
-	text, err := readFile(path)
+	return readPolicyFrom(policySource{path: path}, creds)
+}
+
+// policySource is where a policy is read from.
+type policySource struct {
+	path string
+	seen func(path string) // told of every file that is asked for; may be nil
+}
+
+func readPolicyFrom(src policySource, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
+	text, err := readFile(src.path)
 	if err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	dir, err := os.OpenRoot(filepath.Dir(path))
+	dir, err := os.OpenRoot(filepath.Dir(src.path))
 	if err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
 	defer dir.Close()
-	return policyfile.ReadPolicy(policyfile.Input{Name: path, Data: text, Files: dir.FS()}, creds)
+	files := seenFS{dir.FS(), func(name string) {
+		if src.seen != nil {
+			src.seen(filepath.Join(filepath.Dir(src.path), name))
+		}
+	}}
+	return policyfile.ReadPolicy(policyfile.Input{Name: src.path, Data: text, Files: files}, creds)
+}
+
+// seenFS tells which files were asked for, also those that are not there.
+type seenFS struct {
+	fs.FS
+	seen func(name string)
+}
+
+// Open implements [fs.FS].
+func (s seenFS) Open(name string) (fs.File, error) {
+	s.seen(name)
+	return s.FS.Open(name)
+}
+
+// Stat implements [fs.StatFS].
+func (s seenFS) Stat(name string) (fs.FileInfo, error) {
+	s.seen(name)
+	return fs.Stat(s.FS, name)
 }
 
 var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)

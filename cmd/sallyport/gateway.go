@@ -118,7 +118,7 @@ type gateway struct {
 	creds   []policyfile.Credential
 	since   time.Time
 
-	mu       sync.Mutex // guards policies, created, and attaching
+	mu       sync.Mutex // guards creds, policies, created, and attaching
 	policies map[string]*policy
 	created  map[string]time.Time // of each cell
 }
@@ -202,25 +202,41 @@ func (g *gateway) attachFile(ctx context.Context, f *control.CellFile) error {
 	return nil
 }
 
-// policyLocked returns the policy with a digest, from memory or from where the
-// launcher put it. A copy is kept beside the log: records name it by digest.
+// policyLocked returns the policy with a digest. The first time, it comes into
+// force with that.
 func (g *gateway) policyLocked(ctx context.Context, digest string) (*policy, error) {
 	if p, ok := g.policies[digest]; ok {
 		return p, nil
 	}
-	p, err := loadPolicyByDigest(g.inst.policies(), digest, g.creds)
+	p, err := g.readLocked(digest)
 	if err != nil {
 		return nil, err
 	}
-	if err := keepPolicy(g.inst.state("policies"), p); err != nil {
+	if err := g.enforceLocked(ctx, p, &audit.Record{Kind: audit.PolicyLoad, Policy: digest}); err != nil {
 		return nil, err
 	}
-	rec := audit.Record{Kind: audit.PolicyLoad, Policy: digest}
-	if err := g.recent.Append(ctx, &rec); err != nil {
-		return nil, fmt.Errorf("recording policy %s: %w", digest, err)
-	}
-	g.policies[digest] = p
 	return p, nil
+}
+
+// readLocked reads a policy, from memory or from where the launcher put it.
+func (g *gateway) readLocked(digest string) (*policy, error) {
+	if p, ok := g.policies[digest]; ok {
+		return p, nil
+	}
+	return loadPolicyByDigest(g.inst.policies(), digest, g.creds)
+}
+
+// enforceLocked keeps a copy of a policy beside the log, since records name it by
+// digest, and writes the record that it comes into force.
+func (g *gateway) enforceLocked(ctx context.Context, p *policy, rec *audit.Record) error {
+	if err := keepPolicy(g.inst.state("policies"), p); err != nil {
+		return err
+	}
+	if err := g.recent.Append(ctx, rec); err != nil {
+		return fmt.Errorf("recording policy %s: %w", p.digest, err)
+	}
+	g.policies[p.digest] = p
+	return nil
 }
 
 // keepPolicy stores the text of a policy under its digest, once.

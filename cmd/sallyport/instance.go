@@ -97,12 +97,16 @@ func (i instance) state(elem ...string) string {
 
 func (i instance) gatewaySocket() string { return i.run("gateway.sock") }
 func (i instance) brokerSocket() string  { return i.run("broker.sock") }
-func (i instance) cells() string         { return i.run("cells") }
-func (i instance) policies() string      { return i.run("policies") }
-func (i instance) credentials() string   { return i.run("credentials") }
-func (i instance) caCert() string        { return i.state("ca.crt") }
-func (i instance) auditDir() string      { return i.state("audit") }
-func (i instance) auditKey() string      { return i.state("audit-key", "key") }
+
+// upSocket is where the supervisor is asked to reload, by root alone.
+func (i instance) upSocket() string { return i.run("up.sock") }
+
+func (i instance) cells() string       { return i.run("cells") }
+func (i instance) policies() string    { return i.run("policies") }
+func (i instance) credentials() string { return i.run("credentials") }
+func (i instance) caCert() string      { return i.state("ca.crt") }
+func (i instance) auditDir() string    { return i.state("audit") }
+func (i instance) auditKey() string    { return i.state("audit-key", "key") }
 
 // auditPublicKey is what the log is checked against. It is root's, outside the
 // reach of the process that writes the log.

@@ -90,6 +90,7 @@ func (i instance) gatewayCalls() launcher.Gateway {
 			return nil
 		},
 		Attach: func(ctx context.Context, id string) error { return callGateway(ctx, i, "/v1/attach", cellIn{id}, nil) },
+		Reload: func(ctx context.Context, id string) error { return callGateway(ctx, i, "/v1/reload", cellIn{id}, nil) },
 		Detach: func(ctx context.Context, id string) error { return callGateway(ctx, i, "/v1/detach", cellIn{id}, nil) },
 		Record: func(ctx context.Context, r audit.Record) error { return callGateway(ctx, i, "/v1/record", r, nil) },
 		Denials: func(ctx context.Context, run string) ([]launcher.Denial, int, error) {

@@ -45,9 +45,9 @@ type (
 	}
 )
 
-// launcherKinds are the records that a launcher may write: what only it knows.
+// launcherKinds are the records that root may write, launcher and supervisor: what only they know.
 // Everything else is recorded by who decided it.
-var launcherKinds = []audit.Kind{audit.RunStart, audit.RunEnd, audit.Bypass}
+var launcherKinds = []audit.Kind{audit.RunStart, audit.RunEnd, audit.Bypass, audit.PolicyRefuse}
 
 // root is the only peer of the gateway's control socket.
 var rootOnly = []uint32{0}
@@ -64,6 +64,19 @@ func (g *gateway) handler() http.Handler {
 			return empty{}, fmt.Errorf("recording that cell %s is attached: %w", f.Cell, err)
 		}
 		return empty{}, g.attachFile(ctx, f)
+	}))
+	mux.Handle("POST /v1/reload", control.Handle(rootOnly, func(ctx context.Context, in cellIn) (empty, error) {
+		f, err := control.Read(g.inst.cells(), in.Cell)
+		if err != nil {
+			return empty{}, err
+		}
+		if err := g.reload(ctx, f); err != nil {
+			return empty{}, &control.Error{Status: http.StatusConflict, Text: err.Error()}
+		}
+		return empty{}, nil
+	}))
+	mux.Handle("POST /v1/credentials", control.Handle(rootOnly, func(context.Context, empty) (empty, error) {
+		return empty{}, g.reloadCredentials()
 	}))
 	mux.Handle("POST /v1/detach", control.Handle(rootOnly, func(ctx context.Context, in cellIn) (empty, error) {
 		g.detach(ctx, in.Cell)

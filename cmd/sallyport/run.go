@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sallyport/control"
 	"sallyport/launcher"
 	"sallyport/launcher/cell"
 	"sallyport/launcher/nerdctl"
@@ -186,9 +187,13 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string) (*lau
 	if err != nil {
 		return nil, err
 	}
+	file, err := filepath.Abs(o.policy)
+	if err != nil {
+		return nil, usage(err)
+	}
 	s := &launcher.Spec{
 		Image: args[0], Argv: args[1:], Isolation: launcher.Isolation(o.isolation),
-		Policy:      launcher.Policy{Name: p.name, Digest: p.digest, Source: p.text},
+		Policy:      launcher.Policy{Name: p.name, Digest: p.digest, Source: p.text, Origin: &control.Origin{File: file}},
 		Credentials: p.rules.Credentials(), Env: o.env, Dir: o.dir,
 		Workspace: o.workspace, Export: o.export, Limits: launcher.Limits{Time: o.timeout}, Asker: asker(),
 	}

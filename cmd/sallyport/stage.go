@@ -75,36 +75,59 @@ func ignoreMissing(err error) error {
 }
 
 // stageCredentials copies the credential files, which hold no secret, in place
-// of what an earlier start left.
+// of what was there. All are looked at before any is copied.
 func (s *supervisor) stageCredentials(dir string) error {
-	old, err := filepath.Glob(filepath.Join(s.inst.credentials(), "*"))
+	s.credentialDir = dir
+	files, err := readCredentialFiles(dir)
 	if err != nil {
 		return err
 	}
-	for _, f := range old {
-		if err := os.Remove(f); err != nil {
-			return err
-		}
-	}
+	return s.putCredentials(files)
+}
+
+// readCredentialFiles returns the text of the credential files of a directory, ""
+// for none, by their names. Together they load.
+func readCredentialFiles(dir string) (map[string][]byte, error) {
+	files := map[string][]byte{}
 	if dir == "" {
-		return nil
+		return files, nil
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return usage(errors.Join(err, fmt.Errorf("credentials: %s is not a directory", dir)))
+		return nil, usage(errors.Join(err, fmt.Errorf("credentials: %s is not a directory", dir)))
 	}
 	if _, err := loadCredentials(dir); err != nil {
-		return err
+		return nil, err
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	paths, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		text, err := readFile(path)
+		if err != nil {
+			return nil, err
+		}
+		files[filepath.Base(path)] = text
+	}
+	return files, nil
+}
+
+// putCredentials makes the directory that the daemons read hold just these files.
+func (s *supervisor) putCredentials(files map[string][]byte) error {
+	old, err := os.ReadDir(s.inst.credentials())
 	if err != nil {
 		return err
 	}
-	for _, f := range files {
-		text, err := readFile(f)
-		if err != nil {
+	for _, e := range old {
+		if _, keep := files[e.Name()]; keep {
+			continue
+		}
+		if err := os.Remove(filepath.Join(s.inst.credentials(), e.Name())); err != nil {
 			return err
 		}
-		if err := s.put(filepath.Join(s.inst.credentials(), filepath.Base(f)), text); err != nil {
+	}
+	for name, text := range files {
+		if err := s.put(filepath.Join(s.inst.credentials(), name), text); err != nil {
 			return err
 		}
 	}

@@ -24,6 +24,7 @@ type statusReport struct {
 	Gateway     statusOut       `json:"gateway"`
 	Broker      string          `json:"broker"` // "ok" or what is wrong
 	Credentials []broker.Status `json:"credentials"`
+	Reload      followOut       `json:"reload"`
 }
 
 func newStatus() *cobra.Command {
@@ -64,6 +65,9 @@ func status(ctx context.Context, inst instance) (*statusReport, error) {
 	if err := callGateway(ctx, inst, "/v1/status", empty{}, &r.Gateway); err != nil {
 		return nil, err
 	}
+	if err := callUp(ctx, inst, "/v1/status", &r.Reload); err != nil {
+		return nil, err
+	}
 	// What the gateway says stands, whatever is with the broker.
 	var creds broker.Statuses
 	r.Broker = "ok"
@@ -82,6 +86,14 @@ func (r *statusReport) fault() error {
 	if r.Broker != "ok" {
 		return fmt.Errorf("the broker does not answer: %s", r.Broker)
 	}
+	if len(r.Reload.Refused) > 0 {
+		run := r.Reload.Refused[0]
+		return hint(fmt.Errorf("cell %s: %s is refused, the policy before stays in force: %s", run.Cell, run.File, run.Error),
+			"sallyport policy lint %s", run.File)
+	}
+	if r.Reload.Watch != "ok" {
+		return fmt.Errorf("changes of files are not seen: %s", r.Reload.Watch)
+	}
 	for _, c := range r.Credentials {
 		if c.Error != "" {
 			return fmt.Errorf("credential %q: %s", c.Name, c.Error)
@@ -99,6 +111,13 @@ func printStatus(w io.Writer, r *statusReport) error {
 		{"broker", r.Broker},
 		{"log", fmt.Sprintf("%s, %d records since the gateway started", g.Ready, g.Records)},
 		{"cells", strconv.Itoa(len(g.Cells))},
+	}
+	if last := r.Reload.Last; last != nil {
+		word := "everything is in force"
+		if !last.ok() {
+			word = "something was refused"
+		}
+		rows = append(rows, []string{"last reload", fmt.Sprintf("%s by %s: %s", last.Time.Format(time.RFC3339), last.Trigger, word)})
 	}
 	for _, c := range r.Credentials {
 		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %d times", c.Name, c.Type, c.Status, c.Uses)})

@@ -31,7 +31,9 @@ func newUp() *cobra.Command {
 		Short: "Start the gateway and the broker and keep them running, in the foreground",
 		Long: `Up makes the cells' network namespace, opens the listeners inside it, starts a private
 containerd if there is none, and starts the gateway and the broker as two users that are
-not root. It restarts either if it dies. ^C ends running sandboxes and takes everything down.`,
+not root. It restarts either if it dies. ^C ends running sandboxes and takes everything down.
+While runs go on it follows their policy files, and the credential files: see policy reload.
+SIGHUP has it read them all again.`,
 		Example: `  sallyport up
   sallyport up --config /etc/sallyport/config.yaml --credentials /etc/sallyport/credentials`,
 		Args: exactArgs(0),
@@ -43,7 +45,9 @@ not root. It restarts either if it dies. ^C ends running sandboxes and takes eve
 			if err := mustRoot("up"); err != nil {
 				return err
 			}
-			return up(c.Context(), inst, o, c.OutOrStdout(), c.ErrOrStderr())
+			ctx, hup, stop := hangups(c.Context())
+			defer stop()
+			return up(ctx, inst, o, hup, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 	c.Flags().StringVar(&o.config, "config", "", "gateway configuration; default /etc/sallyport/config.yaml if it is there")
@@ -64,24 +68,35 @@ type supervisor struct {
 	net   *cell.Network
 	group group
 
+	credentialDir string // where people put credential files; "" for nowhere
+
 	runs    *launcher.Launcher
 	cleared launcher.Report // what an earlier start had left
 }
 
-// up runs until ctx ends. Everything that it made is undone before it returns,
-// also when a step fails.
-func up(ctx context.Context, inst instance, o upOptions, out, errw io.Writer) error {
+// up runs until ctx ends; hup has it read again what may change. Everything that
+// it made is undone before it returns, also when a step fails.
+func up(ctx context.Context, inst instance, o upOptions, hup <-chan struct{}, out, errw io.Writer) error {
 	s := newSupervisor(inst, out, errw)
 	defer s.group.stop()
 	if err := s.start(ctx, o); err != nil {
 		return err
 	}
+	r, err := s.openReloader()
+	if err != nil {
+		return err
+	}
+	defer r.close()
 	if err := s.announce(); err != nil {
 		return err
 	}
-	s.watch(ctx)
+	err = serveAll(ctx,
+		func(ctx context.Context) error { s.watch(ctx); return nil },
+		func(ctx context.Context) error { return r.follow(ctx, hup) },
+		func(ctx context.Context) error { return serveHTTP(ctx, control.NewServer(r.handler()), r.control) },
+	)
 	fmt.Fprintln(out, "stopping")
-	return nil
+	return err
 }
 
 // watchEvery is how long a sandbox may outlive its launcher.

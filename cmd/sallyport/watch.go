@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// quietTime is for how long nothing has to change until what changed is
+	// looked at: editors and archives write in several steps.
+	quietTime = 100 * time.Millisecond
+	// patience bounds the wait where changes do not end.
+	patience = 500 * time.Millisecond
+	// maxLinks is as many as the kernel follows (path_resolution(7)).
+	maxLinks = 40
+)
+
+// watcher tells when something changes about a set of files. It watches
+// directories, not files: a file that is replaced, or reached through a link
+// that is turned (a ConfigMap's ..data), changes in its directory.
+type watcher struct {
+	notify *fsnotify.Watcher
+
+	mu     sync.Mutex          // guards all below
+	names  map[string]struct{} // paths that matter
+	whole  []string            // directories of which every .yaml matters
+	dirs   map[string]struct{} // that are watched
+	faults error
+}
+
+func newWatcher() (*watcher, error) {
+	n, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watching files: %w", err)
+	}
+	return &watcher{notify: n, names: map[string]struct{}{}, dirs: map[string]struct{}{}}, nil
+}
+
+func (w *watcher) close() error { return w.notify.Close() }
+
+// follow watches files, whether they are there or not, and every credential file
+// of some directories, in place of what was watched before.
+func (w *watcher) follow(files, whole []string) {
+	names, want := map[string]struct{}{}, map[string]struct{}{}
+	for _, file := range files {
+		for _, p := range places(file) {
+			names[p], want[filepath.Dir(p)] = struct{}{}, struct{}{}
+		}
+	}
+	for _, dir := range whole {
+		want[dir] = struct{}{}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var errs []error
+	for dir := range want {
+		// Adding again what was removed and made anew is what mends the watch.
+		if err := w.notify.Add(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("watching %s: %w", dir, err))
+		}
+	}
+	for dir := range w.dirs {
+		if _, keep := want[dir]; !keep {
+			_ = w.notify.Remove(dir) // it may be gone
+		}
+	}
+	w.names, w.whole, w.dirs, w.faults = names, whole, want, errors.Join(errs...)
+}
+
+// fault says what cannot be watched, "ok" if everything is.
+func (w *watcher) fault() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.faults == nil {
+		return "ok"
+	}
+	return w.faults.Error()
+}
+
+// matters reports whether it matters that something changed under a name.
+func (w *watcher) matters(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.names[name]; ok {
+		return true
+	}
+	for _, dir := range w.whole {
+		if filepath.Dir(name) == dir && strings.HasSuffix(name, ".yaml") {
+			return true
+		}
+	}
+	return false
+}
+
+// run sends to changes when a file changes that matters, and to fresh when there
+// is a new cell in cells. Neither is waited for. It runs until ctx ends.
+func (w *watcher) run(ctx context.Context, cells string, changes, fresh chan<- struct{}) error {
+	tell := func(c chan<- struct{}) {
+		select {
+		case c <- struct{}{}:
+		default: // told already
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.notify.Events:
+			switch {
+			case !ok:
+				return errors.New("the watch of files has ended")
+			case e.Op == fsnotify.Chmod: // of readers, too: no content changed
+			case filepath.Dir(e.Name) == cells:
+				tell(fresh)
+			case w.matters(e.Name):
+				tell(changes)
+			}
+		case <-w.notify.Errors:
+			tell(changes) // events were lost: look at everything
+		}
+	}
+}
+
+// settle calls f when changes have been quiet for a while, or do not end, until
+// ctx ends.
+func settle(ctx context.Context, changes <-chan struct{}, f func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+		}
+		end := time.NewTimer(patience)
+		for waiting := true; waiting; {
+			quiet := time.NewTimer(quietTime)
+			select {
+			case <-ctx.Done():
+				return
+			case <-changes:
+			case <-quiet.C:
+				waiting = false
+			case <-end.C:
+				waiting = false
+			}
+			quiet.Stop()
+		}
+		end.Stop()
+		f()
+	}
+}
+
+// places returns every name on which it depends what a path leads to: the file,
+// its directory, and each symbolic link on the way.
+func places(path string) []string {
+	var out []string
+	at, rest := "/", strings.Split(filepath.Clean(path), "/")
+	for links := 0; len(rest) > 0; {
+		name := rest[0]
+		rest = rest[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			at = filepath.Dir(at)
+			continue
+		}
+		p := filepath.Join(at, name)
+		target, err := os.Readlink(p)
+		if err == nil && links < maxLinks {
+			links++
+			out = append(out, p)
+			rest = append(strings.Split(target, "/"), rest...)
+			if filepath.IsAbs(target) {
+				at = "/"
+			}
+			continue
+		}
+		at = p
+	}
+	if dir := filepath.Dir(at); dir != "/" {
+		out = append(out, dir)
+	}
+	return append(out, at)
+}
