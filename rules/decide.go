@@ -332,11 +332,12 @@ func (p *Policy) reachable(r *Request) Decision {
 	}
 }
 
-// denies returns a deny rule about an address that r would be carried to.
+// denies returns a deny rule about an address that r would be carried to. One
+// that cannot judge the path of r denies it (see [survey.cannotJudge]).
 func (p *Policy) denies(r *Request, addr netip.Addr) (found *Rule) {
 	s := survey{req: r, depth: depthOf(r)}
 	p.nearAddr(addr, func(i int32) bool {
-		if rule := &p.rules[i]; rule.Action == DenyAction && s.denies(rule) {
+		if rule := &p.rules[i]; rule.Action == DenyAction && (s.denies(rule) || s.cannotJudge(rule)) {
 			found = rule
 		}
 		return found == nil

@@ -20,20 +20,37 @@ const maxPathStates = 1 << 15
 
 // FindPath returns a path that a pattern of in matches, as an allow rule does,
 // that one of within matches and none of out matches, as deny rules do. Empty
-// in and within stand for every path. Where there is none, found is false; it
+// in and within stand for every path. See [PathQuestion.Find].
+func FindPath(in, within, out []PathPattern) (p target.Path, found bool, err error) {
+	return PathQuestion{In: [][]PathPattern{in}, Within: [][]PathPattern{within}, Out: out}.Find()
+}
+
+// PathQuestion asks for a path. An empty list in In or Within stands for every
+// path.
+type PathQuestion struct {
+	In     [][]PathPattern // of each list, one matches as that of an allow rule does
+	Within [][]PathPattern // of each list, one matches as that of a deny rule does
+	NotIn  []PathPattern   // none matches as that of an allow rule does
+	Out    []PathPattern   // none matches as that of a deny rule does
+}
+
+// Find returns a path that is as q asks. Where there is none, found is false; it
 // is exact. Only paths with one reading are looked at.
 //
 // Patterns are walked side by side, one segment a step, over the segments that
 // some pattern can tell apart: its literals, their other spellings, and one
 // that none of them names.
-func FindPath(in, within, out []PathPattern) (p target.Path, found bool, err error) {
-	s := pathSearch{in: len(in), within: len(within)}
-	for _, x := range in {
-		s.patterns = append(s.patterns, x.segments)
+func (q PathQuestion) Find() (p target.Path, found bool, err error) {
+	var s pathSearch
+	for _, list := range q.In {
+		s.group(list, true)
 	}
-	for _, x := range slices.Concat(within, out) {
-		s.patterns = append(s.patterns, x.loose)
+	for _, list := range q.Within {
+		s.group(list, false)
 	}
+	s.none = len(s.patterns)
+	s.add(q.NotIn, true)
+	s.add(q.Out, false)
 	text, err := s.run()
 	if text == "" || err != nil {
 		return target.Path{}, false, err
@@ -44,11 +61,31 @@ func FindPath(in, within, out []PathPattern) (p target.Path, found bool, err err
 	return p, true, nil
 }
 
-// pathSearch walks patterns side by side: first those of in, then of within,
-// the rest are of out.
+// pathSearch walks patterns side by side: first groups of which one has to
+// match, then those that must not.
 type pathSearch struct {
-	patterns   [][]string
-	in, within int
+	patterns [][]string
+	exact    []bool   // matched as those of allow rules are
+	groups   [][2]int // from, to
+	none     int      // patterns from here on must not match
+}
+
+func (s *pathSearch) add(list []PathPattern, exact bool) {
+	for _, x := range list {
+		segments := x.loose
+		if exact {
+			segments = x.segments
+		}
+		s.patterns, s.exact = append(s.patterns, segments), append(s.exact, exact)
+	}
+}
+
+func (s *pathSearch) group(list []PathPattern, exact bool) {
+	if len(list) > 0 {
+		from := len(s.patterns)
+		s.add(list, exact)
+		s.groups = append(s.groups, [2]int{from, len(s.patterns)})
+	}
 }
 
 // places are the positions in a pattern that a path so far may have come to,
@@ -115,7 +152,7 @@ func keyOfPlaces(list []places) string {
 
 func (s *pathSearch) step(i int, pattern []string, at places, seg string) places {
 	equal := looseSegment
-	if i < s.in {
+	if s.exact[i] {
 		equal = exactSegment
 	}
 	var next places
@@ -143,37 +180,48 @@ func spreadPlaces(pattern []string, at places) places {
 
 // alive reports whether what has to match still can.
 func (s *pathSearch) alive(at []places) bool {
-	some := func(list []places) bool {
-		return len(list) == 0 || slices.ContainsFunc(list, func(p places) bool { return p != 0 })
+	for _, g := range s.groups {
+		if !slices.ContainsFunc(at[g[0]:g[1]], func(p places) bool { return p != 0 }) {
+			return false
+		}
 	}
-	return some(at[:s.in]) && some(at[s.in:s.in+s.within])
+	return true
 }
 
-// ends returns how a path can end here, plainly or with a slash. A final slash
-// is a segment to those that match exactly, and nothing to the others.
+// ends returns how a path can end here, plainly or with a slash. A path is at
+// least a slash.
 func (s *pathSearch) ends(at []places, begun bool) (end string, ok bool) {
-	done := func(from, to int, slash bool) (yes bool) {
-		for i := from; i < to && !yes; i++ {
-			p := at[i]
-			if slash {
-				p = s.step(i, s.patterns[i], p, "")
-			}
-			yes = p>>len(s.patterns[i])&1 == 1
-		}
-		return yes
-	}
-	mid := s.in + s.within
-	if s.within > 0 && !done(s.in, mid, false) || done(mid, len(s.patterns), false) {
-		return "", false
-	}
 	switch {
-	case begun && (s.in == 0 || done(0, s.in, false)):
+	case begun && s.accepts(at, false):
 		return "", true
-	case s.in == 0 || done(0, s.in, true):
+	case s.accepts(at, true):
 		return "/", true
 	default:
 		return "", false
 	}
+}
+
+// accepts reports whether a path that ends here is as it is asked for. A final
+// slash is a segment to those that match exactly, and nothing to the others.
+func (s *pathSearch) accepts(at []places, slash bool) bool {
+	done := func(from, to int) bool {
+		for i := from; i < to; i++ {
+			p := at[i]
+			if slash && s.exact[i] {
+				p = s.step(i, s.patterns[i], p, "")
+			}
+			if p>>len(s.patterns[i])&1 == 1 {
+				return true
+			}
+		}
+		return false
+	}
+	for _, g := range s.groups {
+		if !done(g[0], g[1]) {
+			return false
+		}
+	}
+	return !done(s.none, len(s.patterns))
 }
 
 // letters are the segments that matter: no two others are told apart.
@@ -183,7 +231,7 @@ func (s *pathSearch) letters() []string {
 		for _, seg := range pattern {
 			switch {
 			case seg == star, seg == stars, seg == "", seg == literal:
-			case i < s.in:
+			case s.exact[i]:
 				exact[seg] = true
 			default:
 				folded[seg] = true
