@@ -68,3 +68,27 @@ func TestFollow(t *testing.T) {
 		}
 	}
 }
+
+// TestReachRefusesAPathThatARangeCannotJudge: a deny rule about addresses is no
+// more to be walked round by a second reading of a path than one about names.
+func TestReachRefusesAPathThatARangeCannotJudge(t *testing.T) {
+	p := compile(t, rules.Source{Rules: []rules.Rule{
+		{ID: "any", Action: rules.AllowAction, Hosts: hosts(t, "any.test"), Ports: []uint16{443}},
+		{ID: "no", Private: cidrs("93.184.216.0/24"), Paths: patterns(t, "/admin/**")},
+	}})
+	for in, want := range map[string]rules.Verdict{
+		"GET https://any.test/x/../admin/y": rules.Deny,
+		"GET https://any.test//admin":       rules.Deny,
+		"GET https://any.test/admin/y":      rules.Deny,
+		"GET https://any.test/other":        rules.Inspect,
+	} {
+		req := ask(t, in)
+		req.Question, req.Addr = rules.Reach, addr("93.184.216.34")
+		if got := p.Decide(req); got.Verdict != want {
+			t.Errorf("Reach(%s) = %v (%s), want %v", in, got.Verdict, got.Reason, want)
+		}
+		if req.Addr = addr("1.1.1.1"); p.Decide(req).Verdict != rules.Inspect {
+			t.Errorf("Reach(%s) elsewhere is refused", in)
+		}
+	}
+}

@@ -77,7 +77,7 @@ func askWhy(c *cobra.Command, args []string, x *index.Index) (*why, error) {
 	out.Recorded.Verdict, out.Recorded.Reason, out.Recorded.Rule, out.Recorded.Where = rec.Verdict, rec.Reason, rec.Rule, rec.Where
 	out.Policy = explanation{
 		Request: asked(rec), Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where,
-		Credential: d.Credential, Policy: p.digest, Near: p.rules.Explain(req),
+		Credential: d.Credential, Limits: limitsOf(d.Limits), Policy: p.digest, Near: p.rules.Explain(req),
 	}
 	return out, nil
 }

@@ -51,6 +51,9 @@ func admitsNothing(r *rules.Rule, denies []rules.Rule) bool {
 	return e == nil && err == nil
 }
 
+// Count returns how many rules the policy has, with those that it includes.
+func (p *PolicyFile) Count() int { return len(p.doc.allRules()) }
+
 // Untested returns the rules that decide none of the policy's tests, in the
 // order of their ids.
 func (p *PolicyFile) Untested() []rules.Rule {

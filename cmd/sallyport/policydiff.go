@@ -1,0 +1,314 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/rules"
+	"sallyport/rules/policyfile"
+	"sallyport/rules/prove"
+	"sallyport/rules/target"
+)
+
+func newPolicyDiff() *cobra.Command {
+	var replay string
+	c := &cobra.Command{
+		Use:   "diff OLD NEW",
+		Short: "Say in what two policies differ in meaning",
+		Long: `Diff tells what the new policy newly allows and newly denies, which credentials are newly
+reachable, and which limits are looser or tighter: over all rules and all that is included, in
+sentences, each with a request that was put to both. Names, reasons, order and layout do not
+count. Hosts, ports, methods, paths, addresses and days are sets, so that no difference is left
+out. A policy that only observes is compared by what its rules say.
+With --replay it asks both what a log recorded, and lists the records that change verdict. A
+record holds no headers and no query, nor whether a request was in TLS: what depends on those
+is counted as undecided.
+Exit codes: 0 they are the same; 1 they differ, or a record is undecided; 2 usage, or a file
+that does not load.`,
+		Example: `  sallyport policy diff old.yaml new.yaml
+  sallyport policy diff old.yaml new.yaml -o json
+  sallyport policy diff old.yaml new.yaml --replay /var/lib/sallyport/audit`,
+		Args: exactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			before, err := readPolicyFile(c, args[0])
+			if err != nil {
+				return usage(err)
+			}
+			after, err := readPolicyFile(c, args[1])
+			if err != nil {
+				return usage(err)
+			}
+			if replay != "" {
+				return replayDiff(c, replay, before, after, asJSON)
+			}
+			d, err := diffPolicies(args, before, after)
+			if err != nil {
+				return fmt.Errorf("comparing %s and %s: %w", args[0], args[1], err)
+			}
+			if asJSON {
+				err = printJSON(c.OutOrStdout(), d)
+			} else {
+				printDiff(c.OutOrStdout(), d)
+			}
+			if err == nil && !d.Same {
+				err = &exitError{code: exitFailed}
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar(&replay, "replay", "", "directory of a log whose requests are put to both")
+	addOutput(c)
+	return c
+}
+
+// policyDiff is what diff answers.
+type policyDiff struct {
+	Same    bool           `json:"same"`
+	Old     policyID       `json:"old"`
+	New     policyID       `json:"new"`
+	Changes []policyChange `json:"changes"`
+}
+
+// policyID says which policy is meant.
+type policyID struct {
+	File   string `json:"file"`
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+}
+
+// policyChange is one difference: see [prove.Change].
+type policyChange struct {
+	Kind       string         `json:"kind"`
+	Text       string         `json:"text"`
+	Rule       string         `json:"rule,omitempty"`
+	Where      string         `json:"where,omitempty"`
+	Hosts      []string       `json:"hosts,omitempty"`
+	Ports      []uint16       `json:"ports,omitempty"`
+	Methods    []string       `json:"methods,omitempty"`
+	AllBut     bool           `json:"all_methods_but,omitempty"`
+	Paths      []string       `json:"paths,omitempty"`
+	Carrying   string         `json:"carrying,omitempty"`
+	Addresses  []string       `json:"addresses,omitempty"`
+	From       string         `json:"from,omitempty"`
+	Part       bool           `json:"in_part,omitempty"`
+	Credential string         `json:"credential,omitempty"`
+	Example    *changeExample `json:"example,omitempty"`
+}
+
+// changeExample is a request that was put to both policies.
+type changeExample struct {
+	Request string    `json:"request"`
+	Address string    `json:"address,omitempty"` // that its host resolves to
+	At      string    `json:"at,omitempty"`
+	Old     judgement `json:"old"`
+	New     judgement `json:"new"`
+}
+
+// judgement is a decision in few words.
+type judgement struct {
+	Verdict    string `json:"verdict"`
+	Reason     string `json:"reason"`
+	Rule       string `json:"rule,omitempty"`
+	Where      string `json:"where,omitempty"`
+	Credential string `json:"credential,omitempty"`
+}
+
+func judgementOf(d rules.Decision) judgement {
+	j := judgement{Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where}
+	if d.Verdict != rules.Deny {
+		j.Credential = d.Credential
+	}
+	return j
+}
+
+// String says it in a few words.
+func (j judgement) String() string {
+	word := "allowed"
+	if j.Verdict == rules.Deny.String() {
+		word = "denied (" + j.Reason + ")"
+	}
+	if j.Rule != "" {
+		word += fmt.Sprintf(" by rule %s, %s", j.Rule, j.Where)
+	}
+	if j.Credential != "" {
+		word += ", with credential " + j.Credential
+	}
+	return word
+}
+
+func diffPolicies(files []string, before, after *policyfile.PolicyFile) (*policyDiff, error) {
+	d := &policyDiff{
+		Old: policyID{files[0], before.Name, before.Policy.Digest()}, New: policyID{files[1], after.Name, after.Policy.Digest()},
+		Changes: settingChanges(before, after),
+	}
+	list, err := prove.Compare(before.Policy, after.Policy)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		d.Changes = append(d.Changes, changeOf(&list[i]))
+	}
+	d.Same = len(d.Changes) == 0
+	return d, nil
+}
+
+// settingChanges tells of what a policy says beside its rules.
+func settingChanges(before, after *policyfile.PolicyFile) []policyChange {
+	list := []policyChange{}
+	add := func(kind, format string, args ...any) {
+		list = append(list, policyChange{Kind: kind, Text: fmt.Sprintf(format, args...)})
+	}
+	switch was, is := before.Policy.Observes(), after.Policy.Observes(); {
+	case is && !was:
+		add("mode", "The new policy only observes: whatever its rules deny is let through and recorded. The rest is about what the rules say.")
+	case was && !is:
+		add("mode", "The new policy enforces what the old one only observed. The rest is about what the rules say.")
+	}
+	if was, is := nameErrors(before.Policy), nameErrors(after.Policy); was != is {
+		word := map[bool]string{true: "nxdomain", false: "explain"}
+		add("dns", "A denied name is answered in another way: dns.denied was %s and is %s.", word[was], word[is])
+	}
+	was, is := neverTexts(before), neverTexts(after)
+	for _, s := range was {
+		if !slices.Contains(is, s) {
+			add("never", "No longer promised: never %s.", s)
+		}
+	}
+	for _, s := range is {
+		if !slices.Contains(was, s) {
+			add("never", "Newly promised: never %s.", s)
+		}
+	}
+	return list
+}
+
+// nameErrors reports whether denied names are answered with NXDOMAIN.
+func nameErrors(p *rules.Policy) bool {
+	n, err := target.ParseName("denied." + rules.Reserved)
+	if err != nil {
+		return false
+	}
+	return p.Decide(rules.Request{Question: rules.Resolve, Type: 1, Endpoint: target.Endpoint{Host: target.HostOf(n)}}).NameError
+}
+
+var neverOrigin = regexp.MustCompile(`(, )?(origin|reason): "([^"\\]|\\.)*"`)
+
+// neverTexts are the statements of a policy without where they stand and why.
+func neverTexts(p *policyfile.PolicyFile) []string {
+	out := make([]string, 0, len(p.Never))
+	for _, n := range p.Never {
+		out = append(out, neverOrigin.ReplaceAllString(n.Text, ""))
+	}
+	return out
+}
+
+func changeOf(c *prove.Change) policyChange {
+	out := policyChange{
+		Kind: string(c.Kind), Rule: c.Rule.ID, Where: c.Rule.Where, Hosts: c.Hosts, Ports: c.Ports, Methods: c.Methods, AllBut: c.Except,
+		Paths: c.Paths, Part: c.Part, Credential: c.Credential, Text: sentence(c),
+		Example: &changeExample{
+			Request: prove.Example{Request: c.Example.Request}.String(),
+			Old:     judgementOf(c.Example.Before), New: judgementOf(c.Example.After),
+		},
+	}
+	if c.Carrying != prove.Requests {
+		out.Carrying = string(c.Carrying)
+	}
+	for _, p := range c.Into {
+		out.Addresses = append(out.Addresses, p.String())
+	}
+	if _, isName := c.Example.Request.Endpoint.Host.Name(); isName && c.Example.Addr.IsValid() {
+		out.Example.Address = c.Example.Addr.String()
+	}
+	if c.From > 0 {
+		out.From = day(c.From)
+	}
+	if now := c.Example.Request.Now; now > 0 {
+		out.Example.At = day(now)
+	}
+	return out
+}
+
+// diffHeadings are the kinds of change as a reviewer reads them.
+var diffHeadings = []struct {
+	kinds []string
+	text  string
+}{
+	{[]string{"mode", "dns", "never"}, "Of the policy as a whole"},
+	{[]string{string(prove.NewlyAllowed), string(prove.OwnKeyAllowed)}, "Newly allowed"},
+	{[]string{string(prove.CredentialGranted)}, "Credentials newly reachable"},
+	{[]string{string(prove.LimitLoosened), string(prove.LimitChanged), string(prove.LimitTightened)}, "Limits"},
+	{[]string{string(prove.NewlyDenied), string(prove.OwnKeyDenied)}, "Newly denied"},
+	{[]string{string(prove.CredentialWithdrawn)}, "Credentials no longer reachable"},
+}
+
+func printDiff(w io.Writer, d *policyDiff) {
+	if d.Same {
+		text := "Both policies admit, grant and limit the same."
+		if d.Old.Digest != d.New.Digest {
+			text += " They differ in names, reasons or the places of rules, and so in their digests."
+		}
+		printWrapped(w, "", text)
+		return
+	}
+	for _, h := range diffHeadings {
+		first := true
+		for _, c := range d.Changes {
+			if !slices.Contains(h.kinds, c.Kind) {
+				continue
+			}
+			if first {
+				fmt.Fprintf(w, "%s\n", h.text)
+				first = false
+			}
+			printWrapped(w, "  ", c.Text)
+			if c.Example != nil {
+				printExample(w, c.Example)
+			}
+		}
+	}
+	if len(d.Changes) == 1 {
+		fmt.Fprintln(w, "1 difference")
+		return
+	}
+	fmt.Fprintf(w, "%d differences\n", len(d.Changes))
+}
+
+func printExample(w io.Writer, e *changeExample) {
+	text := "for example " + e.Request
+	if e.Address != "" {
+		text += ", resolved to " + e.Address
+	}
+	if e.At != "" {
+		text += ", on " + e.At
+	}
+	printWrapped(w, "    ", text)
+	printWrapped(w, "      ", "was "+e.Old.String())
+	printWrapped(w, "      ", "is  "+e.New.String())
+}
+
+// printWrapped writes text in lines of at most 100 columns, unless a word is
+// longer.
+func printWrapped(w io.Writer, indent, text string) {
+	const width = 100
+	line := indent
+	for _, word := range strings.Split(text, " ") {
+		if line != indent && len([]rune(line))+1+len([]rune(word)) > width {
+			fmt.Fprintln(w, line)
+			line = indent + "  "
+		} else if line != indent {
+			line += " "
+		}
+		line += word
+	}
+	fmt.Fprintln(w, line)
+}

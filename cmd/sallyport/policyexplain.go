@@ -1,0 +1,197 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/audit/query"
+	"sallyport/rules"
+	"sallyport/rules/policyfile"
+)
+
+// explanation is what explain answers.
+type explanation struct {
+	Request    string `json:"request"`
+	Question   string `json:"question"`
+	Verdict    string `json:"verdict"`
+	Reason     string `json:"reason"`
+	WouldDeny  string `json:"would_deny,omitempty"`
+	Rule       string `json:"rule,omitempty"`
+	Where      string `json:"where,omitempty"`
+	Credential string `json:"credential,omitempty"`
+	// Limits are those of the rule, in the words of a policy file.
+	Limits map[string]string `json:"limits,omitempty"`
+	Policy string            `json:"policy"`
+	Run    string            `json:"run,omitempty"` // under whose policy it was asked
+	Near   []rules.RuleNote  `json:"near"`
+}
+
+func newPolicyExplain() *cobra.Command {
+	var path, run string
+	c := &cobra.Command{
+		Use:   "explain {[METHOD] URL | HOST:PORT | TYPE NAME}",
+		Short: "Say what a policy decides about a request, a stream or a DNS query, and why",
+		Long: `Explain asks a policy what a sandbox would ask, question after question: may the stream be
+opened, may its first bytes be what they are, may the request be sent. It prints the decision,
+the rule that spoke, the credential and the limits that it gives, and of each rule near it why
+it does not match. With --as it asks the policy that a run is or was under, as the log names it.
+Exit codes: 0 it is allowed; 1 it is denied; 2 usage.`,
+		Example: `  sallyport policy explain -p policy.yaml https://api.example.com/v1/charges
+  sallyport policy explain -p policy.yaml DELETE https://api.example.com/v1/charges/1
+  sallyport policy explain -p policy.yaml db.example.com:5432
+  sallyport policy explain -p policy.yaml A api.example.com
+  sallyport policy explain --as 01JJX0000000000000000000H0 https://api.example.com/`,
+		Args: oneOrTwoArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			p, err := explainedPolicy(c, path, run)
+			if err != nil {
+				return usage(err)
+			}
+			asked := strings.Join(args, " ")
+			if len(args) == 1 && strings.Contains(asked, "://") {
+				asked = "GET " + asked
+			}
+			e, err := explain(p, asked)
+			if err != nil {
+				return usage(err)
+			}
+			e.Run = run
+			if asJSON {
+				err = printJSON(c.OutOrStdout(), e)
+			} else {
+				printExplanation(c.OutOrStdout(), e)
+			}
+			if err == nil && e.Verdict == rules.Deny.String() {
+				return &exitError{code: exitFailed}
+			}
+			return err
+		},
+	}
+	c.Flags().StringVarP(&path, "policy", "p", "", "policy file")
+	c.Flags().StringVar(&run, "as", "", "ask the policy of this run")
+	c.Flags().String("dir", "", "with --as: directory of the log; default: the instance's")
+	c.Flags().String("policies", "", "with --as: directory of policies by digest; default: the instance's")
+	addOutput(c)
+	return c
+}
+
+func oneOrTwoArgs(c *cobra.Command, args []string) error {
+	if len(args) != 1 && len(args) != 2 {
+		return usage(hint(fmt.Errorf("%s takes 1 or 2 arguments, not %d", c.CommandPath(), len(args)), "%s --help", c.CommandPath()))
+	}
+	return nil
+}
+
+// explainedPolicy reads the policy that is asked: a file, or that of a run.
+func explainedPolicy(c *cobra.Command, path, run string) (*rules.Policy, error) {
+	switch {
+	case path == "" && run == "":
+		return nil, hint(errors.New("no policy is named"), "%s -p policy.yaml URL", c.CommandPath())
+	case path != "" && run != "":
+		return nil, hint(errors.New("-p and --as both name a policy"), "%s -p policy.yaml URL", c.CommandPath())
+	case run != "":
+		return policyOfRun(c, run)
+	}
+	p, err := readPolicyFile(c, path)
+	if err != nil {
+		return nil, err
+	}
+	return p.Policy, nil
+}
+
+// policyOfRun returns the policy that a run was under last, as its records name
+// it.
+func policyOfRun(c *cobra.Command, run string) (*rules.Policy, error) {
+	dir, inst, err := auditDirOf(c)
+	if err != nil {
+		return nil, err
+	}
+	digest := ""
+	for rec, err := range query.Records(dir, query.Where("run", run)) {
+		if _, bad := errors.AsType[*query.LineError](err); bad {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if rec.Policy != "" {
+			digest = rec.Policy
+		}
+	}
+	if digest == "" {
+		return nil, hint(fmt.Errorf("the log names no policy of run %q", run), "sallyport audit top --by run")
+	}
+	policies, _ := c.Flags().GetString("policies")
+	if policies == "" {
+		policies = inst.state("policies")
+	}
+	creds, err := policyCredentials(c)
+	if err != nil {
+		return nil, err
+	}
+	p, err := loadPolicyByDigest(policies, digest, creds)
+	if err != nil {
+		return nil, hint(err, "%s --as %s --policies DIR --credentials DIR URL", c.CommandPath(), run)
+	}
+	return p.rules, nil
+}
+
+func explain(p *rules.Policy, asked string) (*explanation, error) {
+	req, err := policyfile.ParseQuestion(asked)
+	if err != nil {
+		return nil, err
+	}
+	req.Now = time.Now().Unix()
+	d := p.Follow(req)
+	if d.Verdict == rules.Tunnel && req.Question == rules.Fetch {
+		req.Question = rules.Connect // the stream is carried unopened: no rule judges what is in it
+	}
+	return &explanation{
+		Request: asked, Question: req.Question.String(), Verdict: d.Verdict.String(), Reason: string(d.Reason), WouldDeny: string(d.Observed),
+		Rule: d.Rule, Where: d.Where, Credential: d.Credential, Limits: limitsOf(d.Limits), Policy: p.Digest(), Near: p.Explain(req),
+	}, nil
+}
+
+func limitsOf(l *rules.Limits) map[string]string {
+	if l == nil {
+		return nil
+	}
+	return policyfile.LimitTexts(*l)
+}
+
+func printExplanation(w io.Writer, e *explanation) {
+	word := "allowed"
+	if e.Verdict == rules.Deny.String() {
+		word = "denied"
+	}
+	fmt.Fprintf(w, "%s: %s (%s)\n", e.Request, word, e.Reason)
+	if e.Verdict == rules.Tunnel.String() && e.Question != rules.Resolve.String() {
+		fmt.Fprintln(w, "  the stream is carried unopened: nobody looks at what is in it")
+	}
+	if e.WouldDeny != "" {
+		fmt.Fprintf(w, "  it is only observed: enforced, it would be denied (%s)\n", e.WouldDeny)
+	}
+	if e.Rule != "" {
+		fmt.Fprintf(w, "  by rule %s at %s\n", e.Rule, e.Where)
+	}
+	if e.Credential != "" {
+		fmt.Fprintf(w, "  with credential %s\n", e.Credential)
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Limits)) {
+		fmt.Fprintf(w, "  at most %s %s\n", name, e.Limits[name])
+	}
+	for _, n := range e.Near {
+		fmt.Fprintf(w, "  near: rule %s at %s: %s\n", n.Rule, n.Where, n.Text)
+	}
+}

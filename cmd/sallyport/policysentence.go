@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"sallyport/rules"
+	"sallyport/rules/policyfile"
+	"sallyport/rules/prove"
+)
+
+// day writes a time as a policy file does.
+func day(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(time.DateOnly) }
+
+// sentence tells a change.
+func sentence(c *prove.Change) string {
+	switch c.Kind {
+	case prove.NewlyAllowed:
+		return fmt.Sprintf("%s: allowed by %s.%s", about(c), ruleWords(&c.Rule), partly(c, "was allowed before"))
+	case prove.NewlyDenied:
+		return fmt.Sprintf("%s: allowed by %s before.%s", about(c), ruleWords(&c.Rule), partly(c, "is allowed still"))
+	case prove.CredentialGranted:
+		return fmt.Sprintf("Credential %s is added to %s, by %s.%s", c.Credential, about(c), ruleWords(&c.Rule), partly(c, "was added before"))
+	case prove.CredentialWithdrawn:
+		return fmt.Sprintf("Credential %s is no longer added to %s, as it was by %s.%s", c.Credential, about(c), ruleWords(&c.Rule), partly(c, "is added still"))
+	case prove.OwnKeyAllowed:
+		return fmt.Sprintf("A caller's own key in the place of credential %s on %s: it was refused, since the old policy grants the credential there.",
+			c.Credential, strings.Join(c.Hosts, ", "))
+	case prove.OwnKeyDenied:
+		return fmt.Sprintf("A caller's own key in the place of credential %s on %s: the new policy grants the credential there, and so refuses it.",
+			c.Credential, strings.Join(c.Hosts, ", "))
+	default:
+		return limitSentence(c)
+	}
+}
+
+func partly(c *prove.Change, what string) string {
+	if c.Part {
+		return " Some of it " + what + "."
+	}
+	return ""
+}
+
+func ruleWords(r *rules.Rule) string {
+	if r.Where == "" {
+		return "rule " + r.ID
+	}
+	return fmt.Sprintf("rule %s (%s)", r.ID, r.Where)
+}
+
+// about says which requests a change is about.
+func about(c *prove.Change) string {
+	var b strings.Builder
+	switch c.Carrying {
+	case prove.AnyBytes:
+		b.WriteString("Any bytes, which nobody looks into,")
+	case prove.UnopenedTLS:
+		b.WriteString("TLS, which nobody looks into,")
+	default:
+		b.WriteString(methodWords(c))
+	}
+	b.WriteString(" to " + strings.Join(c.Hosts, ", "))
+	switch ports := portWords(c.Ports); {
+	case len(c.Ports) > 1:
+		b.WriteString(" on ports " + ports)
+	case len(c.Ports) == 1 && c.Ports[0] != 443:
+		b.WriteString(" on port " + ports)
+	}
+	switch {
+	case c.TwoReadings:
+		b.WriteString(", paths that servers read in two ways")
+	case len(c.Paths) == 1:
+		b.WriteString(", path " + c.Paths[0])
+	case len(c.Paths) > 1:
+		b.WriteString(", paths " + strings.Join(c.Paths, " "))
+	}
+	if c.Plain {
+		b.WriteString(", over plain HTTP")
+	}
+	if len(c.Into) > 0 {
+		b.WriteString(", where it resolves to an address in")
+		for _, p := range c.Into {
+			b.WriteString(" " + p.String())
+		}
+	}
+	if c.From > 0 {
+		b.WriteString(", from " + day(c.From) + " on")
+	}
+	return b.String()
+}
+
+func methodWords(c *prove.Change) string {
+	switch list := strings.Join(c.Methods, ", "); {
+	case len(c.Methods) == 0:
+		return "Every method"
+	case c.Except:
+		return "Every method but " + list
+	default:
+		return list
+	}
+}
+
+func portWords(list []uint16) string {
+	words := make([]string, len(list))
+	for i, p := range list {
+		words[i] = strconv.Itoa(int(p))
+	}
+	return strings.Join(words, ", ")
+}
+
+func limitSentence(c *prove.Change) string {
+	word := map[prove.Kind]string{
+		prove.LimitLoosened: "looser", prove.LimitTightened: "tighter", prove.LimitChanged: "looser in one way and tighter in another",
+	}[c.Kind]
+	if c.With != nil && c.Kind == prove.LimitLoosened {
+		return fmt.Sprintf("Looser: what %s counted, %s and %s count apart.", ruleWords(c.Was), ruleWords(c.With), ruleWords(&c.Rule))
+	}
+	if c.With != nil {
+		return fmt.Sprintf("Tighter: what %s and %s counted apart, %s counts.", ruleWords(c.With), ruleWords(c.Was), ruleWords(&c.Rule))
+	}
+	var parts []string
+	for _, l := range c.Limits {
+		parts = append(parts, fmt.Sprintf("%s %s → %s", l.Name, rateWords(l.Name, l.Old), rateWords(l.Name, l.New)))
+	}
+	was := ""
+	if c.Was.ID != c.Rule.ID {
+		was = ", which was under " + ruleWords(c.Was)
+	}
+	return fmt.Sprintf("%s: %s, for %s%s.", upperFirst(word), strings.Join(parts, ", "), ruleWords(&c.Rule), was)
+}
+
+func rateWords(name string, r rules.Rate) string {
+	if r.N == 0 {
+		return "no limit"
+	}
+	return policyfile.LimitText(name, r)
+}
+
+func upperFirst(s string) string {
+	if s == "" {
+		return s
+	}
+	return string(s[0]-'a'+'A') + s[1:]
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/rules/policyfile"
+)
+
+func newPolicyTest() *cobra.Command {
+	var cover, verbose bool
+	c := &cobra.Command{
+		Use:   "test FILE...",
+		Short: "Run the policies' own tests",
+		Long: `Test runs the tests of policies and of the files that they include, and prints as go test does:
+what fails, and a line for each file; with -v each test. With --cover it names the rules that
+decide no test.
+Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 a file is wrong.`,
+		Example: `  sallyport policy test policy.yaml
+  sallyport policy test -v --cover policy.yaml
+  sallyport policy test -o json *.yaml`,
+		Args: atLeast(1),
+		RunE: func(c *cobra.Command, files []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			all := make([]testedFile, 0, len(files))
+			ok := true
+			for _, name := range files {
+				p, err := readPolicyFile(c, name)
+				if p == nil || err != nil && !failsTests(p) {
+					return usage(err) // it is not its tests that fail
+				}
+				t := testedFileOf(name, p)
+				ok = ok && t.Failed == 0 && (!cover || len(t.Untested) == 0)
+				all = append(all, t)
+			}
+			if asJSON {
+				err = printJSON(c.OutOrStdout(), all)
+			} else {
+				for i := range all {
+					printTested(c.OutOrStdout(), &all[i], cover, verbose)
+				}
+			}
+			if err == nil && !ok {
+				err = &exitError{code: exitFailed}
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&cover, "cover", false, "name the rules that decide no test")
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "print each test")
+	addOutput(c)
+	return c
+}
+
+func failsTests(p *policyfile.PolicyFile) bool {
+	for _, t := range p.Tests {
+		if !t.OK() {
+			return true
+		}
+	}
+	return false
+}
+
+// testedFile is a policy and how its tests came out.
+type testedFile struct {
+	File     string       `json:"file"`
+	Passed   int          `json:"passed"`
+	Failed   int          `json:"failed"`
+	Rules    int          `json:"rules"`
+	Tests    []testOut    `json:"tests"`
+	Untested []untestedAt `json:"untested"`
+}
+
+// testOut is one test: what was asked, what came out, and what was expected and
+// is not so.
+type testOut struct {
+	Where    string    `json:"where"`
+	Asked    string    `json:"asked"`
+	OK       bool      `json:"ok"`
+	Decision judgement `json:"decision"`
+	Failures []string  `json:"failures"`
+}
+
+// untestedAt is a rule that decides no test.
+type untestedAt struct {
+	Rule  string `json:"rule"`
+	Where string `json:"where"`
+}
+
+func testedFileOf(name string, p *policyfile.PolicyFile) testedFile {
+	out := testedFile{File: name, Tests: []testOut{}, Untested: []untestedAt{}}
+	for _, t := range p.Tests {
+		if t.OK() {
+			out.Passed++
+		} else {
+			out.Failed++
+		}
+		out.Tests = append(out.Tests, testOut{t.Where, t.Asked, t.OK(), judgementOf(t.Decision), append([]string{}, t.Failures...)})
+	}
+	for _, r := range p.Untested() {
+		out.Untested = append(out.Untested, untestedAt{r.ID, r.Where})
+	}
+	out.Rules = p.Count()
+	return out
+}
+
+func printTested(w io.Writer, t *testedFile, cover, verbose bool) {
+	for _, x := range t.Tests {
+		switch {
+		case !x.OK:
+			fmt.Fprintf(w, "--- FAIL: %s\n", x.Asked)
+		case verbose:
+			fmt.Fprintf(w, "--- PASS: %s\n", x.Asked)
+		}
+		for _, f := range x.Failures {
+			fmt.Fprintf(w, "    %s: %s\n", x.Where, f)
+		}
+	}
+	word := "ok  "
+	switch {
+	case t.Failed > 0:
+		word = "FAIL"
+	case len(t.Tests) == 0:
+		word = "?   "
+	}
+	fmt.Fprintf(w, "%s  %s  %d passed, %d failed", word, t.File, t.Passed, t.Failed)
+	if len(t.Tests) == 0 {
+		fmt.Fprint(w, " [no tests]")
+	}
+	if cover && t.Rules > 0 {
+		tested := t.Rules - len(t.Untested)
+		fmt.Fprintf(w, "  coverage: %.1f%% of rules", 100*float64(tested)/float64(t.Rules))
+	}
+	fmt.Fprintln(w)
+	if cover {
+		for _, u := range t.Untested {
+			fmt.Fprintf(w, "untested  %s  rule %s\n", u.Where, u.Rule)
+		}
+	}
+}
