@@ -133,7 +133,7 @@ func tableCells(got layout) []string {
 	return ids
 }
 
-// readCounters sums up what a cell's chains dropped.
+// readCounters sums up what a cell's chains dropped or refused.
 func (n *Network) readCounters(id string) (Bypass, error) {
 	var b Bypass
 	for _, table := range []string{"raw", "filter"} {
@@ -143,7 +143,7 @@ func (n *Network) readCounters(id string) (Bypass, error) {
 		}
 		for _, line := range lines {
 			m := counters.FindStringSubmatch(line)
-			if m == nil || !strings.HasSuffix(line, "-j DROP") {
+			if m == nil || !strings.HasSuffix(line, "-j DROP") && !strings.Contains(line, "-j REJECT") {
 				continue
 			}
 			packets, err := strconv.ParseUint(m[1], 10, 64)

@@ -413,7 +413,7 @@ func segmentOutOfNowhereIsDropped(t *testing.T, l *lab) {
 		t.Fatal(err)
 	}
 	l.silence(t, l.a)
-	if table := l.gateway(t, "cat", "/proc/net/nf_conntrack"); strings.Contains(table, "sport=4999") {
+	if table := l.gateway(t, "cat", "/proc/net/nf_conntrack"); strings.Contains(table, "sport=4999 ") {
 		t.Errorf("the segment is in the table of flows:\n%s", table)
 	}
 }

@@ -11,14 +11,16 @@ import (
 
 // A packet from a sandbox passes four gates, each of which stands alone:
 //
-//	raw/PREROUTING     TCP and DNS with a source that belongs to the bridge go on;
+//	raw/PREROUTING     TCP, DNS and QUIC with a source that belongs to the bridge go on;
 //	                   all else is counted for its cell and dropped, before
 //	                   conntrack has seen it: a forged source cannot touch the
 //	                   state of a neighbour's flow, nor fill the table.
 //	nat/PREROUTING     DNS to the DNS port, TCP to the transparent port; only the
 //	                   explicit port at the bridge's own address is left alone.
 //	rp_filter, routing what is not for the namespace itself has no route.
-//	filter/INPUT       new flows to the three listeners, within the cell's limits.
+//	filter/INPUT       new flows to the three listeners, within the cell's limits;
+//	                   QUIC is refused aloud, so that a client of HTTP/3 falls back
+//	                   to TCP at once rather than when its patience ends.
 //
 // Rules are written so that a chain cut off after any rule lets through less,
 // and the policies drop, so a half-written table is a closed one.
@@ -33,6 +35,8 @@ const (
 	// nflogGroup is the netlink group on which dropped packets can be watched
 	// (inside the gateway's namespace); the prefix of a packet is its cell's bridge.
 	nflogGroup = "213"
+
+	quicPort = 443 // of HTTP/3, RFC 9114
 )
 
 type rule []string
@@ -75,12 +79,15 @@ func (c Config) baseChains() []chain {
 		{"raw", rawChain, []rule{
 			args("-i " + bridges + " -p tcp " + good),
 			args("-i " + bridges + " -p udp -m udp --dport 53 " + good),
+			args("-i " + bridges + " -p udp -m udp --dport " + port(quicPort) + " " + good),
 			args("-j " + dispatchChain),
 			args("-j DROP"),
 		}},
 		{"nat", natChain, []rule{
 			args("-i "+bridges+" -p udp -m udp --dport 53 -j REDIRECT --to-ports", port(c.DNSPort)),
 			args("-i "+bridges+" -p tcp -m tcp --dport 53 -j REDIRECT --to-ports", port(c.DNSPort)),
+			// To where it is refused: what is not for the namespace itself has no route.
+			args("-i "+bridges+" -p udp -m udp --dport", port(quicPort), "-j", "REDIRECT", "--to-ports", port(quicPort)),
 			// LOCAL on the incoming interface: a neighbour's gateway is LOCAL too,
 			// and must not pass for the cell's own explicit proxy.
 			args("-i "+bridges+" -p tcp -m tcp --dport", port(c.ExplicitPort),
@@ -93,10 +100,12 @@ func (c Config) baseChains() []chain {
 			args("-j " + dispatchChain),
 			args("-j DROP"),
 		}},
-		// The namespace answers; it never asks. Not even an ICMP error leaves it.
+		// The namespace answers; it never asks. The one ICMP error that leaves it
+		// says that QUIC is not spoken here.
 		{"filter", outChain, []rule{
 			args("-o " + bridges + " -p tcp -m conntrack --ctstate ESTABLISHED --ctdir REPLY -j ACCEPT"),
 			args("-o " + bridges + " -p udp -m conntrack --ctstate ESTABLISHED --ctdir REPLY -j ACCEPT"),
+			args("-o " + bridges + " -p icmp -m icmp --icmp-type port-unreachable -m conntrack --ctstate RELATED -j ACCEPT"),
 			args("-j DROP"),
 		}},
 	}
@@ -110,9 +119,11 @@ func (c Config) cellChains(cell Cell, nflog bool) []chain {
 		return fmt.Sprintf("%s -p %s -m %s --dport %d -m conntrack --ctstate NEW", fromTo, proto, proto, p)
 	}
 	dropped := []rule{args("-p tcp -j DROP"), args("-p udp -j DROP"), args("-p icmp -j DROP"), args("-j DROP")}
+	refused := append([]rule{args(listener("udp", quicPort) + " -j REJECT --reject-with icmp-port-unreachable")}, dropped...)
 	if nflog {
 		watch := args("-m limit --limit 10/sec --limit-burst 20 -j NFLOG --nflog-group", nflogGroup, "--nflog-prefix", name)
 		dropped = append([]rule{watch}, dropped...)
+		refused = append([]rule{watch}, refused...)
 	}
 	in := []rule{
 		// The rate first, so that connlimit does not count what is dropped anyway.
@@ -129,7 +140,7 @@ func (c Config) cellChains(cell Cell, nflog bool) []chain {
 	}
 	return []chain{
 		{"raw", name, dropped},
-		{"filter", name, append(in, dropped...)},
+		{"filter", name, append(in, refused...)},
 	}
 }
 

@@ -27,6 +27,7 @@ func TestTraffic(t *testing.T) {
 		{"explicitPortIsReachedDirectly", explicitPortIsReachedDirectly},
 		{"transparentPortIsNoDestination", transparentPortIsNoDestination},
 		{"udpIsDroppedAndCounted", udpIsDroppedAndCounted},
+		{"quicIsRefusedAtOnce", quicIsRefusedAtOnce},
 		{"neighboursDoNotMeet", neighboursDoNotMeet},
 		{"noIPv6", noIPv6},
 		{"forgedSourceIsDropped", forgedSourceIsDropped},
@@ -125,7 +126,7 @@ func transparentPortIsNoDestination(t *testing.T, l *lab) {
 func udpIsDroppedAndCounted(t *testing.T, l *lab) {
 	before := l.counters(t, l.b)
 	for _, dst := range []string{
-		"1.1.1.1:443", "1.1.1.1:80", "1.1.1.1:123", "1.1.1.1:3478", "1.1.1.1:51820", "169.254.169.254:80",
+		"1.1.1.1:80", "1.1.1.1:123", "1.1.1.1:3478", "1.1.1.1:51820", "169.254.169.254:80",
 		on(l.a.Gateway, 9999), on(l.b.Gateway, 9999), on(l.b.Sandbox, 9999), on(l.a.Gateway, 15001),
 		"224.0.0.251:5353", "239.1.2.3:53",
 	} {
@@ -141,6 +142,27 @@ func udpIsDroppedAndCounted(t *testing.T, l *lab) {
 	}
 	if after := l.counters(t, l.b); after != before {
 		t.Errorf("counters of the neighbour were %+v, are %+v", before, after)
+	}
+}
+
+// NW-03: QUIC is refused at once, wherever it was going, and counted; the twin, a
+// port beside it, is met with silence.
+func quicIsRefusedAtOnce(t *testing.T, l *lab) {
+	for _, dst := range []string{
+		"1.1.1.1:443", "198.18.0.1:443", "169.254.169.254:443", on(l.a.Gateway, 443), on(l.b.Gateway, 443), on(l.b.Sandbox, 443),
+	} {
+		dropped := l.counted(t, l.a, func() {
+			if _, err := query(l.a, dst, "canary", limit); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("datagram to %s: %v, want a refusal", dst, err)
+			}
+			l.silence(t, l.a)
+		})
+		if want := (cell.Bypass{UDP: 1}); dropped != want {
+			t.Errorf("datagram to %s: dropped %+v, want %+v", dst, dropped, want)
+		}
+	}
+	if _, err := query(l.a, "1.1.1.1:444", "canary", soon); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("another port: %v, want silence", err)
 	}
 }
 
