@@ -18,16 +18,17 @@ const maxDenials = 100
 // recorder writes records and remembers the last refusals of each run, so
 // that a sandbox and its launcher can be told why.
 type recorder struct {
-	log gate.Recorder
-	n   atomic.Uint64 // records written since this process began
+	log     gate.Recorder
+	metrics *metrics
+	n       atomic.Uint64 // records written since this process began
 
 	mu     sync.Mutex // guards the rest; both are by run
 	last   map[string][]proxy.Denied
 	counts map[string]uint64
 }
 
-func newRecorder(log gate.Recorder) *recorder {
-	return &recorder{log: log, last: map[string][]proxy.Denied{}, counts: map[string]uint64{}}
+func newRecorder(log gate.Recorder, m *metrics) *recorder {
+	return &recorder{log: log, metrics: m, last: map[string][]proxy.Denied{}, counts: map[string]uint64{}}
 }
 
 // Append implements [gate.Recorder].
@@ -36,6 +37,7 @@ func (r *recorder) Append(ctx context.Context, rec *audit.Record) error {
 		return err
 	}
 	r.n.Add(1)
+	r.metrics.count(rec)
 	if rec.Verdict == rules.Deny.String() && rec.Run != "" && rec.Kind != audit.Bypass && !reflex(rec) {
 		r.remember(rec)
 	}

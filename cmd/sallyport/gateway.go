@@ -117,6 +117,8 @@ type gateway struct {
 	ca      *certs.CA
 	creds   []policyfile.Credential
 	since   time.Time
+	metrics *metrics
+	health  net.Listener // nil for none
 
 	mu       sync.Mutex // guards creds, policies, created, and attaching
 	policies map[string]*policy
@@ -136,12 +138,16 @@ func openGateway(ctx context.Context, inst instance, log *slog.Logger) (*gateway
 	if g.records, err = openAudit(inst, cfg); err != nil {
 		return nil, err
 	}
-	g.recent = newRecorder(g.records)
+	g.metrics = newMetrics(func() int { return len(g.table.Cells()) }, g.records.Ready)
+	g.recent = newRecorder(g.records, g.metrics)
 	g.gate, err = gate.New(gate.Config{Identity: g.table.Identity, Recorder: g.recent, Now: time.Now, Hash: g.records.Hash})
 	if err != nil {
 		return nil, errors.Join(err, g.records.Close())
 	}
 	if err := g.openRooms(cfg); err != nil {
+		return nil, errors.Join(err, g.records.Close())
+	}
+	if g.health, err = listenHealth(ctx, cfg.Metrics); err != nil {
 		return nil, errors.Join(err, g.records.Close())
 	}
 	if err := g.attachAll(ctx); err != nil {
@@ -271,12 +277,16 @@ func (g *gateway) serve(ctx context.Context, socks *sockets) error {
 		return err
 	}
 	ctl := control.NewServer(g.handler())
-	return serveAll(ctx,
+	servers := []func(context.Context) error{
 		func(ctx context.Context) error { return px.ServeTransparent(ctx, socks.transparent) },
 		func(ctx context.Context) error { return px.ServeExplicit(ctx, socks.explicit) },
 		func(ctx context.Context) error { return ns.Serve(ctx, socks.dnsPacket, socks.dnsStream) },
 		func(ctx context.Context) error { return serveHTTP(ctx, ctl, socks.control) },
-	)
+	}
+	if g.health != nil {
+		servers = append(servers, func(ctx context.Context) error { return g.serveHealth(ctx, g.health) })
+	}
+	return serveAll(ctx, servers...)
 }
 
 // close ends the log in order; it is the last thing that the process does.

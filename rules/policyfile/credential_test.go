@@ -226,6 +226,7 @@ upstream_ca: [/etc/ca.pem]
 resolvers: [192.0.2.53, "192.0.2.54:5353", "2001:db8::53"]
 log: {durability: disk}
 credentials: /etc/sallyport/credentials
+metrics: "127.0.0.1:9464"
 `
 	g, err := policyfile.ParseGateway("g.yaml", []byte(text))
 	if err != nil {
@@ -250,11 +251,12 @@ credentials: /etc/sallyport/credentials
 	if diff := cmp.Diff([]string{"192.0.2.53:53", "192.0.2.54:5353", "[2001:db8::53]:53"}, resolvers); diff != "" {
 		t.Errorf("resolvers (-want +got):\n%s", diff)
 	}
-	if g.Name != "lab" || g.Durability != policyfile.DurableDisk || g.Credentials != "/etc/sallyport/credentials" || len(g.UpstreamCA) != 1 {
+	if g.Name != "lab" || g.Durability != policyfile.DurableDisk || g.Credentials != "/etc/sallyport/credentials" || len(g.UpstreamCA) != 1 ||
+		g.Metrics.String() != "127.0.0.1:9464" {
 		t.Errorf("gateway: %+v", g)
 	}
 	least, err := policyfile.ParseGateway("g.yaml", []byte("apiVersion: sallyport/v1\nkind: Gateway\n"))
-	if err != nil || least.Durability != policyfile.DurableProcess || len(least.Hosts) != 0 {
+	if err != nil || least.Durability != policyfile.DurableProcess || len(least.Hosts) != 0 || least.Metrics.IsValid() {
 		t.Errorf("the least gateway: %+v, %v", least, err)
 	}
 }
@@ -275,6 +277,9 @@ func TestGatewayErrors(t *testing.T) {
 		{"log: {durability: none}\n", []place{{3, 19, "none of process, disk"}}},
 		{"log: disk\n", []place{{3, 6, "a mapping with durability"}}},
 		{"credentials: creds\n", []place{{3, 14, "not an absolute path"}}},
+		{"metrics: \"127.0.0.1\"\n", []place{{3, 10, "not an address and a port"}}},
+		{"metrics: \"localhost:9464\"\n", []place{{3, 10, "not an address and a port"}}},
+		{"metrics: \"127.0.0.1:0\"\n", []place{{3, 10, "not an address and a port"}}},
 		{"listen: 0.0.0.0\n", []place{{3, 1, `unknown key "listen"`}}},
 	}
 	for _, tt := range tests {

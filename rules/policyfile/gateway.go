@@ -35,6 +35,9 @@ type Gateway struct {
 	Resolvers   []netip.AddrPort
 	Durability  Durability
 	Credentials string // directory of credential files, "" for none
+	// Metrics is where /metrics, /livez and /readyz are served, on the host;
+	// invalid for nowhere.
+	Metrics netip.AddrPort
 }
 
 // ParseGateway reads the gateway's configuration. The error is [Errors].
@@ -70,11 +73,29 @@ func ParseGateway(name string, data []byte) (*Gateway, error) {
 				func(s string) { g.Durability = Durability(s) })}})
 		}},
 		{name: "credentials", read: f.path(&g.Credentials)},
+		{name: "metrics", read: f.listener(&g.Metrics)},
 	})
 	if err := f.err(); err != nil {
 		return nil, err
 	}
 	return g, nil
+}
+
+// listener reads an address and a port to listen on.
+func (f *file) listener(dst *netip.AddrPort) func(ast.Node) {
+	return func(n ast.Node) {
+		var s string
+		before := len(f.errs)
+		if f.str(&s)(n); len(f.errs) > before {
+			return
+		}
+		at, err := netip.ParseAddrPort(s)
+		if err != nil || at.Port() == 0 || at.Addr().Zone() != "" {
+			f.errorf(n, "%q is not an address and a port to listen on, such as 127.0.0.1:9464", s)
+			return
+		}
+		*dst = at
+	}
 }
 
 // hosts reads names with lists of addresses.
