@@ -1,6 +1,9 @@
 // Package certs is the private CA of one installation: its root, and
 // short-lived leaves for the names that the gateway terminates.
 //
+// A root can be replaced without a break: the next one is made and shown
+// beside the old, and signs once nobody is left who has seen the old one only.
+//
 // The root's key is made here, from crypto/rand, and stays in a file that only
 // its owner reads. Names come as [target.Host], which has one spelling, so one
 // name has one leaf. It trusts its caller to ask only for streams that are to
@@ -18,12 +21,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sallyport/rules/target"
@@ -49,9 +52,8 @@ type Options struct {
 
 // CA is safe for use by many goroutines.
 type CA struct {
-	root    *x509.Certificate
-	pem     []byte
-	rootKey *ecdsa.PrivateKey
+	dir    string
+	signer atomic.Pointer[root] // changed under mu
 	// leafKey is one for all leaves of this process: a leaf's key is no
 	// secret between the cells, which never see it, and making one for each
 	// name would give a sandbox a way to burn CPU (DS-01).
@@ -60,7 +62,8 @@ type CA struct {
 	now     func() time.Time
 	max     int
 
-	mu      sync.Mutex // guards the three below
+	mu      sync.Mutex // guards the four below
+	next    *root      // prepared, or nil
 	order   *list.List // of *leaf, the most recently used first
 	leaves  map[target.Host]*list.Element
 	pending map[target.Host]*mint
@@ -79,7 +82,7 @@ type mint struct {
 	err  error
 }
 
-func newCA(root *x509.Certificate, key *ecdsa.PrivateKey, opts Options) (*CA, error) {
+func newCA(dir string, signer *root, opts Options) (*CA, error) {
 	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("making the key of the leaves: %w", err)
@@ -91,17 +94,15 @@ func newCA(root *x509.Certificate, key *ecdsa.PrivateKey, opts Options) (*CA, er
 	if opts.Leaves <= 0 {
 		opts.Leaves = defaultLeaves
 	}
-	return &CA{
-		root: root, rootKey: key, leafKey: leafKey, leafID: id, now: opts.Now, max: opts.Leaves,
-		pem:     pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: root.Raw}),
+	c := &CA{
+		dir: dir, leafKey: leafKey, leafID: id, now: opts.Now, max: opts.Leaves,
 		order:   list.New(),
 		leaves:  make(map[target.Host]*list.Element),
 		pending: make(map[target.Host]*mint),
-	}, nil
+	}
+	c.signer.Store(signer)
+	return c, nil
 }
-
-// Certificate returns the root in PEM: what a client has to trust.
-func (c *CA) Certificate() []byte { return append([]byte(nil), c.pem...) }
 
 // Leaf returns a certificate for host, from the cache or new. Concurrent calls
 // for one host wait for one signature; a call whose ctx ends stops waiting.
@@ -142,7 +143,7 @@ func (c *CA) Leaf(ctx context.Context, host target.Host) (*tls.Certificate, erro
 
 // sign makes a leaf and keeps it.
 func (c *CA) sign(host target.Host) (*tls.Certificate, error) {
-	now := c.now()
+	now, by := c.now(), c.signer.Load()
 	serial, err := newSerial()
 	if err != nil {
 		return nil, fmt.Errorf("signing a leaf for %v: %w", host, err)
@@ -153,7 +154,7 @@ func (c *CA) sign(host target.Host) (*tls.Certificate, error) {
 		// client has read it for years.
 		Subject:               pkix.Name{Organization: []string{organization}},
 		NotBefore:             now.Add(-backdate),
-		NotAfter:              earlier(now.Add(leafLife), c.root.NotAfter),
+		NotAfter:              earlier(now.Add(leafLife), by.cert.NotAfter),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
@@ -164,19 +165,23 @@ func (c *CA) sign(host target.Host) (*tls.Certificate, error) {
 	} else {
 		tmpl.DNSNames = []string{host.String()}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, c.root, &c.leafKey.PublicKey, c.rootKey)
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, by.cert, &c.leafKey.PublicKey, by.key)
 	if err != nil {
 		return nil, fmt.Errorf("signing a leaf for %v: %w", host, err)
 	}
 	cert := &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: c.leafKey}
-	c.keep(&leaf{host, cert, tmpl.NotAfter.Add(-renewBefore)})
+	c.keep(&leaf{host, cert, tmpl.NotAfter.Add(-renewBefore)}, by)
 	return cert, nil
 }
 
-// keep puts a leaf into the cache and the least recently used one out.
-func (c *CA) keep(l *leaf) {
+// keep puts a leaf into the cache and the least recently used one out. A leaf
+// of a root that has been replaced meanwhile is not kept.
+func (c *CA) keep(l *leaf, by *root) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if by != c.signer.Load() {
+		return
+	}
 	if e, ok := c.leaves[l.host]; ok {
 		e.Value = l
 		c.order.MoveToFront(e)

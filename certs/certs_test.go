@@ -254,52 +254,6 @@ func TestLeafWaitEnds(t *testing.T) {
 	}
 }
 
-func TestBundle(t *testing.T) {
-	ca := mustOpen(t, newDir(t), certs.Options{}).Certificate()
-	other := mustOpen(t, newDir(t), certs.Options{}).Certificate()
-	text := append([]byte("# Some Root\n"), bytes.TrimSpace(other)...)
-	tests := []struct {
-		name         string
-		existing, ca []byte
-		want         []byte
-		ok           bool
-	}{
-		{"no CA", other, nil, nil, false},
-		{"two CAs", other, append(bytes.Clone(ca), other...), nil, false},
-		{"CA is junk", other, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")}), nil, false},
-		{"bundle is cut off", other[:len(other)-10], ca, nil, false},
-		{"no bundle", nil, ca, ca, true},
-		{"text and no newline at the end", text, ca, append(append(bytes.Clone(text), '\n'), ca...), true},
-		{"already there", append(bytes.Clone(other), ca...), ca, append(bytes.Clone(other), ca...), true},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := certs.Bundle(tt.existing, tt.ca)
-			if (err == nil) != tt.ok {
-				t.Fatalf("Bundle: %v, want ok = %v", err, tt.ok)
-			}
-			if diff := cmp.Diff(string(tt.want), string(got)); diff != "" {
-				t.Errorf("Bundle (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func FuzzBundle(f *testing.F) {
-	ca := mustOpen(f, newDir(f), certs.Options{}).Certificate()
-	f.Add(ca)
-	f.Add([]byte("-----BEGIN CERTIFICATE-----\n"))
-	f.Fuzz(func(t *testing.T, existing []byte) {
-		got, err := certs.Bundle(existing, ca)
-		if err != nil {
-			return
-		}
-		if again, err := certs.Bundle(got, ca); err != nil || !bytes.Equal(again, got) {
-			t.Fatalf("joining twice differs: %v", err)
-		}
-	})
-}
-
 func BenchmarkLeafCold(b *testing.B) {
 	ca := mustOpen(b, newDir(b), certs.Options{})
 	for i := 0; b.Loop(); i++ {

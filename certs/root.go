@@ -22,9 +22,7 @@ const (
 	pemCertificate = "CERTIFICATE"
 	pemKey         = "PRIVATE KEY"
 
-	certFile = "ca.crt"
-	keyFile  = "ca.key"
-	// maxFile bounds what is read from the two files.
+	// maxFile bounds what is read from a file.
 	maxFile = 64 << 10
 )
 
@@ -43,36 +41,55 @@ func Open(dir string, opts Options) (*CA, error) {
 	if err := private(dir); err != nil {
 		return nil, fmt.Errorf("opening the CA: %w", err)
 	}
-	haveCert, err := exists(filepath.Join(dir, certFile))
-	if err != nil {
+	if err := settle(dir); err != nil {
 		return nil, fmt.Errorf("opening the CA: %w", err)
 	}
-	haveKey, err := exists(filepath.Join(dir, keyFile))
-	if err != nil {
-		return nil, fmt.Errorf("opening the CA: %w", err)
+	if err := makeFirst(dir, opts.Now()); err != nil {
+		return nil, err
 	}
-	switch {
-	case haveCert && haveKey:
-	case haveCert || haveKey:
-		return nil, fmt.Errorf("opening the CA in %q: %s is there without %s; restore it, or remove both for a new CA",
-			dir, present(haveKey), present(!haveKey))
-	default:
-		if err := create(dir, opts.Now()); err != nil {
-			return nil, fmt.Errorf("making a CA in %q: %w", dir, err)
-		}
-	}
-	root, key, err := load(dir, opts.Now())
+	r, err := load(dir, current, opts.Now())
 	if err != nil {
 		return nil, fmt.Errorf("opening the CA in %q: %w", dir, err)
 	}
-	return newCA(root, key, opts)
+	c, err := newCA(dir, r, opts)
+	if err != nil {
+		return nil, err
+	}
+	if prepared, err := exists(filepath.Join(dir, next.cert)); err != nil || !prepared {
+		return c, err
+	}
+	if c.next, err = load(dir, next, opts.Now()); err != nil {
+		return nil, fmt.Errorf("opening the next root in %q: %w", dir, err)
+	}
+	return c, nil
 }
 
-func present(key bool) string {
-	if key {
-		return keyFile
+// makeFirst makes a root where there is none.
+func makeFirst(dir string, now time.Time) error {
+	haveCert, err := exists(filepath.Join(dir, current.cert))
+	if err != nil {
+		return fmt.Errorf("opening the CA: %w", err)
 	}
-	return certFile
+	haveKey, err := exists(filepath.Join(dir, current.key))
+	if err != nil {
+		return fmt.Errorf("opening the CA: %w", err)
+	}
+	switch {
+	case haveCert && haveKey:
+		return nil
+	case haveCert:
+		return alone(dir, current.cert, current.key)
+	case haveKey:
+		return alone(dir, current.key, current.cert)
+	}
+	if err := create(dir, current, now); err != nil {
+		return fmt.Errorf("making a CA in %q: %w", dir, err)
+	}
+	return nil
+}
+
+func alone(dir, have, lacks string) error {
+	return fmt.Errorf("opening the CA in %q: %s is there without %s; restore it, or remove both for a new CA", dir, have, lacks)
 }
 
 func exists(path string) (bool, error) {
@@ -102,39 +119,48 @@ func private(path string) error {
 	return nil
 }
 
-func load(dir string, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	if err := private(filepath.Join(dir, keyFile)); err != nil {
-		return nil, nil, err
-	}
-	der, err := readPEM(filepath.Join(dir, keyFile), pemKey)
+func load(dir string, names pair, now time.Time) (*root, error) {
+	key, err := loadKey(filepath.Join(dir, names.key))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	der, err := readPEM(filepath.Join(dir, names.cert), pemCertificate)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", names.cert, err)
+	}
+	switch {
+	case !key.PublicKey.Equal(cert.PublicKey):
+		return nil, fmt.Errorf("%s is not the certificate of %s", names.cert, names.key)
+	case !cert.BasicConstraintsValid || !cert.IsCA || cert.KeyUsage&x509.KeyUsageCertSign == 0 || len(cert.SubjectKeyId) == 0:
+		return nil, fmt.Errorf("%s is not the certificate of a CA", names.cert)
+	case now.Before(cert.NotBefore) || !now.Before(cert.NotAfter):
+		return nil, fmt.Errorf("%s holds from %s to %s, and it is %s", names.cert,
+			cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	}
+	return &root{cert, key}, nil
+}
+
+func loadKey(path string) (*ecdsa.PrivateKey, error) {
+	if err := private(path); err != nil {
+		return nil, err
+	}
+	der, err := readPEM(path, pemKey)
+	if err != nil {
+		return nil, err
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading %s: %w", keyFile, err)
+		return nil, fmt.Errorf("reading %s: %w", filepath.Base(path), err)
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok || key.Curve != elliptic.P256() {
-		return nil, nil, fmt.Errorf("reading %s: not a P-256 key", keyFile)
+		return nil, fmt.Errorf("reading %s: not a P-256 key", filepath.Base(path))
 	}
-	if der, err = readPEM(filepath.Join(dir, certFile), pemCertificate); err != nil {
-		return nil, nil, err
-	}
-	root, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading %s: %w", certFile, err)
-	}
-	switch {
-	case !key.PublicKey.Equal(root.PublicKey):
-		return nil, nil, fmt.Errorf("%s is not the certificate of %s", certFile, keyFile)
-	case !root.BasicConstraintsValid || !root.IsCA || root.KeyUsage&x509.KeyUsageCertSign == 0 || len(root.SubjectKeyId) == 0:
-		return nil, nil, fmt.Errorf("%s is not the certificate of a CA", certFile)
-	case now.Before(root.NotBefore) || !now.Before(root.NotAfter):
-		return nil, nil, fmt.Errorf("%s holds from %s to %s, and it is %s", certFile,
-			root.NotBefore.Format(time.RFC3339), root.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
-	}
-	return root, key, nil
+	return key, nil
 }
 
 // readPEM returns the content of a file that holds one block of a kind.
@@ -157,7 +183,7 @@ func readPEM(path, kind string) ([]byte, error) {
 	return block.Bytes, nil
 }
 
-func create(dir string, now time.Time) error {
+func create(dir string, names pair, now time.Time) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -193,13 +219,13 @@ func create(dir string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return store(dir, pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: keyDER}),
+	return store(dir, names, pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: keyDER}),
 		pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der}))
 }
 
 // store writes both files whole before it gives either its name, so that only
 // a crash between two renames leaves one alone, which Open then tells.
-func store(dir string, key, cert []byte) error {
+func store(dir string, names pair, key, cert []byte) error {
 	keyTmp, err := writeTemp(dir, key, 0o600)
 	if err != nil {
 		return err
@@ -208,12 +234,16 @@ func store(dir string, key, cert []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(keyTmp))
 	}
-	if err := os.Rename(keyTmp, filepath.Join(dir, keyFile)); err != nil {
+	if err := os.Rename(keyTmp, filepath.Join(dir, names.key)); err != nil {
 		return errors.Join(err, os.Remove(keyTmp), os.Remove(certTmp))
 	}
-	if err := os.Rename(certTmp, filepath.Join(dir, certFile)); err != nil {
-		return errors.Join(err, os.Remove(certTmp), os.Remove(filepath.Join(dir, keyFile)))
+	if err := os.Rename(certTmp, filepath.Join(dir, names.cert)); err != nil {
+		return errors.Join(err, os.Remove(certTmp), os.Remove(filepath.Join(dir, names.key)))
 	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

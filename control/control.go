@@ -34,6 +34,8 @@ type CellFile struct {
 	// Origin says where the policy was read, so that it can be read again; nil
 	// where it is not read again.
 	Origin *Origin `json:"origin,omitempty"`
+	// Trusts are the fingerprints of the CA certificates that the sandbox was given.
+	Trusts []string `json:"trusts,omitempty"`
 }
 
 // Origin is where a run's policy comes from.

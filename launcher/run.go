@@ -242,9 +242,13 @@ func (r *run) writeCell(ctx context.Context) error {
 	if err := r.l.writePolicy(&r.spec.Policy); err != nil {
 		return err
 	}
+	trusts, err := fingerprints(r.l.cfg.CA)
+	if err != nil {
+		return err
+	}
 	f := &control.CellFile{
 		Cell: r.id, Run: r.result.Run, Index: r.cell.Index, Sandbox: r.cell.Sandbox, Gateway: r.cell.Gateway,
-		Policy: r.spec.Policy.Digest, Grants: r.grants, Created: r.asked,
+		Policy: r.spec.Policy.Digest, Grants: r.grants, Created: r.asked, Trusts: trusts,
 		Origin: r.spec.Policy.Origin,
 	}
 	return f.Write(r.l.cellsDir(), r.l.cfg.Group)

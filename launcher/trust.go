@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf16"
 
+	"sallyport/certs"
 	"sallyport/launcher/guest"
 	"sallyport/launcher/nerdctl"
 )
@@ -163,6 +164,16 @@ func certificates(data []byte) ([][]byte, error) {
 	return out, nil
 }
 
+// fingerprints names every certificate.
+func fingerprints(data []byte) ([]string, error) {
+	list, err := certificates(data)
+	var out []string
+	for _, der := range list {
+		out = append(out, certs.Fingerprint(der))
+	}
+	return out, err
+}
+
 // withCA is the image's bundle and the CA after it.
 func withCA(bundle, ca []byte) []byte {
 	out := append([]byte{}, bundle...)
@@ -175,7 +186,7 @@ func withCA(bundle, ca []byte) []byte {
 // keystore writes certificates as a Java key store (JKS, version 2): the one
 // format of trust that every Java reads. The password guards nothing, it is what
 // everybody uses for public certificates.
-func keystore(certs [][]byte, made time.Time) []byte {
+func keystore(list [][]byte, made time.Time) []byte {
 	const (
 		magic    = 0xfeedfeed
 		version  = 2
@@ -189,8 +200,8 @@ func keystore(certs [][]byte, made time.Time) []byte {
 	}
 	b = binary.BigEndian.AppendUint32(b, magic)
 	b = binary.BigEndian.AppendUint32(b, version)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(certs)))
-	for i, der := range certs {
+	b = binary.BigEndian.AppendUint32(b, uint32(len(list)))
+	for i, der := range list {
 		b = binary.BigEndian.AppendUint32(b, trusted)
 		text(fmt.Sprintf("ca%d", i))
 		b = binary.BigEndian.AppendUint64(b, uint64(made.UnixMilli()))

@@ -120,14 +120,14 @@ type gateway struct {
 	metrics *metrics
 	health  net.Listener // nil for none
 
-	mu       sync.Mutex // guards creds, policies, created, and attaching
+	mu       sync.Mutex // guards creds, policies, files, and attaching
 	policies map[string]*policy
-	created  map[string]time.Time // of each cell
+	files    map[string]*control.CellFile // of each attached cell
 }
 
 // openGateway makes everything that the gateway needs before it serves.
 func openGateway(ctx context.Context, inst instance, log *slog.Logger) (*gateway, error) {
-	g := &gateway{inst: inst, log: log, since: time.Now(), policies: map[string]*policy{}, created: map[string]time.Time{}}
+	g := &gateway{inst: inst, log: log, since: time.Now(), policies: map[string]*policy{}, files: map[string]*control.CellFile{}}
 	cfg, err := loadGatewayConfig(inst.run("config.yaml"))
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func (g *gateway) attachFile(ctx context.Context, f *control.CellFile) error {
 		g.broker.Detach(f.Cell)
 		return fmt.Errorf("attaching cell %s: %w", f.Cell, err)
 	}
-	g.created[f.Cell] = f.Created
+	g.files[f.Cell] = f
 	return nil
 }
 

@@ -95,6 +95,9 @@ func (g *gateway) handler() http.Handler {
 	mux.Handle("POST /v1/status", control.Handle(rootOnly, func(context.Context, empty) (statusOut, error) {
 		return g.status(), nil
 	}))
+	mux.Handle("POST /v1/ca", control.Handle(rootOnly, func(_ context.Context, in caIn) (caOut, error) {
+		return g.rotateCA(in)
+	}))
 	return mux
 }
 
@@ -113,7 +116,7 @@ func (g *gateway) detach(ctx context.Context, cell string) {
 			g.log.Error("recording that a cell is detached", "cell", cell, "cause", err)
 		}
 	}
-	delete(g.created, cell)
+	delete(g.files, cell)
 	g.gate.Forget(id.Run)
 	if err := g.names.Forget(cell); err != nil {
 		g.log.Error("forgetting a cell's names", "cell", cell, "cause", err)

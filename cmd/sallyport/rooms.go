@@ -112,15 +112,19 @@ func (g *gateway) status() statusOut {
 func (g *gateway) began(cell string) time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.created[cell]
+	f, ok := g.files[cell]
+	if !ok {
+		return time.Time{}
+	}
+	return f.Created
 }
 
 // publish puts copies of the CA certificate and of the log's public key where
 // everybody may read them and only root can write. A key that is not the one
 // that was published before means another log: that is never passed over.
 func publish(ctx context.Context, inst instance, gid int) error {
-	pem, err := os.ReadFile(inst.state("ca", "ca.crt"))
-	if err != nil {
+	var ca caOut
+	if err := callGateway(ctx, inst, "/v1/ca", caIn{}, &ca); err != nil {
 		return err
 	}
 	var st statusOut
@@ -132,12 +136,12 @@ func publish(ctx context.Context, inst instance, gid int) error {
 		return hint(fmt.Errorf("the log is signed with another key than the one in %s", inst.auditPublicKey()),
 			"if that is meant, keep the old key with the old log: mv %[1]s %[1]s.old", inst.auditPublicKey())
 	}
-	for path, data := range map[string][]byte{inst.caCert(): pem, inst.auditPublicKey(): []byte(key)} {
-		if err := errors.Join(putFile(path, data, gid), os.Chmod(path, 0o644)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(putPublic(inst.caCert(), ca.Certificate, gid), putPublic(inst.auditPublicKey(), key, gid))
+}
+
+// putPublic writes a file that everybody may read and only root can write.
+func putPublic(path, text string, gid int) error {
+	return errors.Join(putFile(path, []byte(text), gid), os.Chmod(path, 0o644))
 }
 
 // callBroker calls the broker's control socket.
