@@ -87,12 +87,14 @@ func (r *reloader) close() {
 
 // follow reloads whenever files change or hup says so, until ctx ends.
 func (r *reloader) follow(ctx context.Context, hup <-chan struct{}) error {
-	changes := make(chan struct{}, 1)
 	fresh := make(chan struct{}, 1)
 	r.reload(ctx, "files")
 	return serveAll(ctx,
-		func(ctx context.Context) error { return r.files.run(ctx, r.s.inst.cells(), changes, fresh) },
-		func(ctx context.Context) error { settle(ctx, changes, func() { r.reload(ctx, "files") }); return nil },
+		func(ctx context.Context) error { return r.files.run(ctx, r.s.inst.cells(), fresh) },
+		func(ctx context.Context) error {
+			settle(ctx, r.files.changes, func() { r.reload(ctx, "files") })
+			return nil
+		},
 		func(ctx context.Context) error { settle(ctx, fresh, func() { r.greet(ctx) }); return nil },
 		func(ctx context.Context) error {
 			for {

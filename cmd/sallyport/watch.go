@@ -27,7 +27,8 @@ const (
 // directories, not files: a file that is replaced, or reached through a link
 // that is turned (a ConfigMap's ..data), changes in its directory.
 type watcher struct {
-	notify *fsnotify.Watcher
+	notify  *fsnotify.Watcher
+	changes chan struct{} // has one while something changed that was not looked at
 
 	mu     sync.Mutex          // guards all below
 	names  map[string]struct{} // paths that matter
@@ -41,13 +42,14 @@ func newWatcher() (*watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching files: %w", err)
 	}
-	return &watcher{notify: n, names: map[string]struct{}{}, dirs: map[string]struct{}{}}, nil
+	return &watcher{notify: n, changes: make(chan struct{}, 1), names: map[string]struct{}{}, dirs: map[string]struct{}{}}, nil
 }
 
 func (w *watcher) close() error { return w.notify.Close() }
 
 // follow watches files, whether they are there or not, and every credential file
-// of some directories, in place of what was watched before.
+// of some directories, in place of what was watched before. What is new among
+// them counts as changed: it may have, between being read and being watched.
 func (w *watcher) follow(files, whole []string) {
 	names, want := map[string]struct{}{}, map[string]struct{}{}
 	for _, file := range files {
@@ -61,6 +63,9 @@ func (w *watcher) follow(files, whole []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var errs []error
+	if !within(names, w.names) || !within(want, w.dirs) {
+		tell(w.changes)
+	}
 	for dir := range want {
 		// Adding again what was removed and made anew is what mends the watch.
 		if err := w.notify.Add(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -73,6 +78,24 @@ func (w *watcher) follow(files, whole []string) {
 		}
 	}
 	w.names, w.whole, w.dirs, w.faults = names, whole, want, errors.Join(errs...)
+}
+
+// within reports whether every key of a is one of b.
+func within(a, b map[string]struct{}) bool {
+	for k := range a {
+		if _, ok := b[k]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// tell puts something into c unless there is something already.
+func tell(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // fault says what cannot be watched, "ok" if everything is.
@@ -100,15 +123,9 @@ func (w *watcher) matters(name string) bool {
 	return false
 }
 
-// run sends to changes when a file changes that matters, and to fresh when there
-// is a new cell in cells. Neither is waited for. It runs until ctx ends.
-func (w *watcher) run(ctx context.Context, cells string, changes, fresh chan<- struct{}) error {
-	tell := func(c chan<- struct{}) {
-		select {
-		case c <- struct{}{}:
-		default: // told already
-		}
-	}
+// run tells changes when a file changes that matters, and fresh when there is a
+// new cell in cells. Neither is waited for. It runs until ctx ends.
+func (w *watcher) run(ctx context.Context, cells string, fresh chan<- struct{}) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,10 +138,10 @@ func (w *watcher) run(ctx context.Context, cells string, changes, fresh chan<- s
 			case filepath.Dir(e.Name) == cells:
 				tell(fresh)
 			case w.matters(e.Name):
-				tell(changes)
+				tell(w.changes)
 			}
 		case <-w.notify.Errors:
-			tell(changes) // events were lost: look at everything
+			tell(w.changes) // events were lost: look at everything
 		}
 	}
 }

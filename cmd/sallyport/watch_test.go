@@ -122,8 +122,9 @@ func TestWatchedFiles(t *testing.T) {
 		t.Fatal(got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	changes, fresh, done := make(chan struct{}, 1), make(chan struct{}, 1), make(chan error, 1)
-	go func() { done <- w.run(ctx, filepath.Join(dir, "cells"), changes, fresh) }()
+	changes, fresh, done := w.changes, make(chan struct{}, 1), make(chan error, 1)
+	<-changes // what is watched from now on may have changed before
+	go func() { done <- w.run(ctx, filepath.Join(dir, "cells"), fresh) }()
 	for _, step := range []struct {
 		name string
 		do   func()
