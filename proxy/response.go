@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"sallyport/rules"
 	"sallyport/rules/gate"
@@ -186,6 +187,13 @@ type requestBody struct {
 	io.ReadCloser
 	x       *exchange
 	trailer http.Header
+	closed  atomic.Bool // by the transport, which wants no more of it
+}
+
+// Close implements io.Closer.
+func (b *requestBody) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
 }
 
 // Read implements io.Reader.
@@ -198,7 +206,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 		for name := range b.trailer {
 			b.trailer[name] = b.x.in.Trailer[name]
 		}
-	case err != nil && !errors.Is(err, http.ErrBodyReadAfterClose):
+	case err != nil && !b.closed.Load(): // else upstream has gone, and the sandbox is not to blame
 		err = fmt.Errorf("reading the request's body: %w", err)
 		b.x.badBody.CompareAndSwap(nil, &err)
 	}

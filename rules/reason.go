@@ -31,7 +31,8 @@ const (
 	BrokerUnavailable  Reason = "broker_unavailable"
 	AuditUnavailable   Reason = "audit_unavailable" // cannot be recorded, so not done
 	ClientRejectedCA   Reason = "client_rejected_ca"
-	NoRequest          Reason = "no_request" // the stream ended before it asked for anything
+	NoRequest          Reason = "no_request"  // the stream ended before it asked for anything
+	ClientGone         Reason = "client_gone" // nobody waited for the answer any more when it was to be admitted
 )
 
 // Reasons returns every reason, for the documentation and its test.
@@ -41,6 +42,6 @@ func Reasons() []Reason {
 		ProtocolNotAllowed, MethodNotAllowed, PathNotAllowed, PathAmbiguous, DeniedByRule, RuleExpired,
 		PrivateIP, AuthorityMismatch, TypeNotAllowed, BadRequest, Limit, PlaceholderLeak, ForeignCredential,
 		CredentialMismatch, CredentialNeedsTLS, CredentialUnavail, BrokerUnavailable, AuditUnavailable,
-		ClientRejectedCA, NoRequest,
+		ClientRejectedCA, NoRequest, ClientGone,
 	}
 }

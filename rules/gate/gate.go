@@ -200,6 +200,10 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 	rec := p.record(audit.Admit)
 	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
 		p.hold.Undo()
+		if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
+			// The log took nothing, since nobody waits; that it was asked is told all the same.
+			return Pass{}, g.refuse(ctx, p, rules.ClientGone, err)
+		}
 		return Pass{}, denied(p.id, p.decision, rules.AuditUnavailable, err)
 	}
 	p.recorded = true

@@ -170,8 +170,8 @@ func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
 	}
 }
 
-// TestAdmitEndsWithItsCaller: an admission nobody waits for is none, but what
-// was done is recorded whoever has gone.
+// TestAdmitEndsWithItsCaller: an admission nobody waits for is a refusal, and
+// what was done is recorded whoever has gone.
 func TestAdmitEndsWithItsCaller(t *testing.T) {
 	h := newHouse(t)
 	h.log.needContext = true
@@ -185,10 +185,10 @@ func TestAdmitEndsWithItsCaller(t *testing.T) {
 		t.Errorf("Done after the client has gone: %v", err)
 	}
 	_, err = h.Admit(gone, request(t, rules.Fetch, "api.test:443"))
-	wantDenied(t, err, rules.AuditUnavailable)
+	wantDenied(t, err, rules.ClientGone)
 	_, err = h.Admit(gone, request(t, rules.Fetch, "evil.test:443"))
 	wantDenied(t, err, rules.HostNotAllowed)
-	wantRecords(t, h, "admit allowed inspect api", "done allowed inspect api", "refuse host_not_allowed deny ")
+	wantRecords(t, h, "admit allowed inspect api", "done allowed inspect api", "refuse client_gone deny api", "refuse host_not_allowed deny ")
 }
 
 func TestDoneTwicePanics(t *testing.T) {

@@ -1,0 +1,625 @@
+package proxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	mdns "github.com/miekg/dns"
+
+	"sallyport/audit"
+	"sallyport/audit/query"
+	"sallyport/audit/verify"
+	"sallyport/proxy"
+	"sallyport/proxy/dns"
+	"sallyport/rules/gate"
+)
+
+const mixPolicy = labPolicy + `
+  - {id: down, reason: test, allow: {host: down.test, ports: [80, 443], access: write}}
+  - {id: few, reason: test, allow: {host: few.test, ports: [80, 443], access: write}, limits: {requests: 300/day}}
+`
+
+// What the load is made of; with the DNS queries these are mixTotal requests.
+const (
+	mixTotal   = 50_000
+	mixDNS     = 4_000
+	mixTunnels = 800
+	mixSockets = 300
+	mixBroken  = 800 // heads that a parser refuses
+	mixCut     = 400 // streams that end within their first bytes
+	mixConnect = 300 // refused tunnels
+	mixDrained = 60  // in flight when the gateway ends
+)
+
+// mix is what clients and origins counted, each for itself.
+type mix struct {
+	*lab
+	t   *testing.T
+	log *audit.Log
+	dir string // of the log
+
+	mu       sync.Mutex
+	answered map[string]int64  // path → octets, of requests that got their whole answer
+	faults   map[string]bool   // path of requests that were told 502
+	odd      map[string]int    // path → status of requests that were told something else
+	killed   map[string]bool   // path of requests whose client went away
+	refused  map[string]string // id → reason, as the client was told
+	seen     map[string]int    // path → how often an origin saw it
+
+	broken, cut, tunnels, banners, sockets atomic.Int64
+	queries                                atomic.Int64
+}
+
+// TestLogIsComplete carries 50,000 requests over every path, with clients and
+// origins that vanish, parsers that refuse, limits that are reached and an end
+// in the middle, and compares the log with what clients and origins counted:
+// for each request one admit or one refusal, for each admit one done (LG-05).
+func TestLogIsComplete(t *testing.T) {
+	m := newMix(t)
+	var wg sync.WaitGroup
+	ways := ways()
+	rest := mixTotal - mixDNS - mixTunnels - mixSockets - mixBroken - mixCut - mixConnect - mixDrained
+	for i, w := range ways {
+		n := rest / len(ways)
+		if i == 0 {
+			n += rest % len(ways)
+		}
+		for half := range 2 {
+			count := n/2 + half*(n%2)
+			wg.Go(func() { m.requests(w, half, count) })
+		}
+	}
+	wg.Go(func() { m.names(mixDNS) })
+	wg.Go(func() { m.tunnelled(mixTunnels) })
+	wg.Go(func() { m.webSockets(mixSockets) })
+	wg.Go(func() { m.heads(mixBroken) })
+	wg.Go(func() { m.cutStreams(mixCut) })
+	wg.Go(func() { m.connects(mixConnect) })
+	wg.Wait()
+	m.drain()
+	must(t, m.log.Close())
+	m.compare()
+}
+
+func newMix(t *testing.T) *mix {
+	dir := t.TempDir()
+	// Limits are counted by the day of UTC: the test must not run into the next.
+	began := time.Now()
+	noon := began.Truncate(24 * time.Hour).Add(12 * time.Hour)
+	now := func() time.Time { return noon.Add(time.Since(began)) }
+	log, err := audit.Open(audit.Config{
+		Dir: filepath.Join(dir, "audit"), KeyFile: filepath.Join(dir, "key"), Now: now, SegmentSize: 4 << 20,
+	})
+	must(t, err)
+	m := &mix{
+		t: t, log: log, dir: filepath.Join(dir, "audit"),
+		answered: map[string]int64{}, faults: map[string]bool{}, odd: map[string]int{}, killed: map[string]bool{}, refused: map[string]string{}, seen: map[string]int{},
+	}
+	g, err := gate.New(gate.Config{
+		Identity: func(cell string) (gate.Identity, bool) { return m.table.Identity(cell) },
+		Recorder: log, Now: now, Hash: log.Hash,
+	})
+	must(t, err)
+	m.lab = newLab(t, func(c *proxy.Config) { c.Gate = g })
+	m.setPolicy(mixPolicy)
+	for _, h := range []string{"any.test", "few.test"} {
+		m.serveOrigin(h, true, http.HandlerFunc(m.origin))
+	}
+	m.serveRaw(func(c net.Conn) {
+		m.tunnels.Add(1)
+		b, err := io.ReadAll(c)
+		if err == nil {
+			fmt.Fprintf(c, "%d octets", len(b))
+		}
+	})
+	m.serveNames(g)
+	return m
+}
+
+func (m *mix) serveNames(g *gate.Gate) {
+	names, err := dns.NewNames(dns.NamesConfig{Dir: m.t.TempDir()})
+	must(m.t, err)
+	s, err := dns.New(dns.Config{
+		Gate: g, CellOf: m.table.ByAddr, Names: names, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		Rate: 1 << 20, Burst: 1 << 20,
+	})
+	must(m.t, err)
+	udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	must(m.t, err)
+	tcp, err := net.Listen("tcp4", udp.LocalAddr().String())
+	must(m.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, udp, tcp) }()
+	m.t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-done, names.Close()); err != nil {
+			m.t.Errorf("serving names: %v", err)
+		}
+	})
+	m.setOrigin("names", udp.LocalAddr().String())
+}
+
+// origin answers by path: /v1/ with its body, /hold/ never, /vanish/ not whole.
+func (m *mix) origin(rw http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	m.seen[r.URL.Path]++
+	m.mu.Unlock()
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/hold/"):
+		<-r.Context().Done()
+	case strings.HasPrefix(r.URL.Path, "/vanish/"):
+		panic(http.ErrAbortHandler)
+	case r.Header.Get("Upgrade") != "":
+		m.socket(rw, r)
+	default:
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(rw, "hello, %d octets", len(b))
+	}
+}
+
+func (m *mix) socket(rw http.ResponseWriter, r *http.Request) {
+	c, err := websocket.Accept(rw, r, nil)
+	if err != nil {
+		return
+	}
+	m.sockets.Add(1)
+	defer c.CloseNow()
+	for {
+		kind, b, err := c.Read(r.Context())
+		if err != nil || c.Write(r.Context(), kind, b) != nil {
+			return
+		}
+	}
+}
+
+func (m *mix) sawIt(path string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen[path] > 0
+}
+
+// requests sends n requests one after another, over one client.
+func (m *mix) requests(w way, half, n int) {
+	rng := rand.New(rand.NewPCG(uint64(len(w.name)), uint64(half)))
+	client := w.client(m.lab)
+	tag := fmt.Sprintf("%s-%d", strings.ReplaceAll(w.name, " ", "-"), half)
+	for i := range n {
+		id := fmt.Sprintf("%s/%d", tag, i)
+		switch k := rng.IntN(100); {
+		case k < 78:
+			m.send(client, http.MethodGet, w.url("any.test", "/v1/"+id), nil)
+		case k < 85:
+			m.send(client, http.MethodPost, w.url("any.test", "/v1/"+id), bytes.Repeat([]byte("x"), rng.IntN(8<<10)))
+		case k < 88:
+			m.send(client, http.MethodGet, w.url("evil.test", "/v1/"+id), nil)
+		case k < 90:
+			m.send(client, http.MethodDelete, w.url("ok.test", "/v1/"+id), nil)
+		case k < 92:
+			m.send(client, http.MethodPost, w.url("ok.test", "/secret/"+id), []byte("body"))
+		case k < 94:
+			m.send(client, http.MethodGet, w.url("few.test", "/v1/"+id), nil)
+		case k < 95:
+			m.send(client, http.MethodGet, w.url("down.test", "/v1/"+id), nil)
+		case k < 96:
+			m.send(client, http.MethodPost, w.url("any.test", "/vanish/"+id), []byte("body"))
+		default:
+			m.kill(client, w.url("any.test", "/hold/"+id), rng)
+		}
+	}
+}
+
+// send sends one request and notes what its client was told.
+func (m *mix) send(client *http.Client, method, url string, body []byte) {
+	req, err := http.NewRequestWithContext(m.t.Context(), method, url, bytes.NewReader(body))
+	must(m.t, err)
+	resp, err := client.Do(req)
+	if err != nil {
+		m.t.Errorf("%s %s: %v", method, url, err)
+		return
+	}
+	defer resp.Body.Close()
+	n, err := io.Copy(io.Discard, resp.Body)
+	if err != nil {
+		m.t.Errorf("%s %s: reading the answer: %v", method, url, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch resp.StatusCode {
+	case http.StatusOK:
+		m.answered[req.URL.Path] = n
+	case http.StatusBadGateway:
+		m.faults[req.URL.Path] = true
+	case http.StatusForbidden, http.StatusTooManyRequests:
+		m.refused[resp.Header.Get("Sallyport-Request")] = resp.Header.Get("Sallyport-Reason")
+	default:
+		m.odd[req.URL.Path] = resp.StatusCode
+	}
+}
+
+// kill sends a request and goes away at some moment after its head was sent.
+func (m *mix) kill(client *http.Client, url string, rng *rand.Rand) {
+	ctx, cancel := context.WithCancel(m.t.Context())
+	defer cancel()
+	sent := make(chan struct{})
+	wait, pause := rng.IntN(2) == 0, time.Duration(rng.IntN(2000))*time.Microsecond
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) },
+	}), http.MethodPost, url, nil)
+	must(m.t, err)
+	m.mu.Lock()
+	m.killed[req.URL.Path] = true
+	m.mu.Unlock()
+	go func() {
+		<-sent
+		if wait {
+			eventually(func() bool { return m.sawIt(req.URL.Path) })
+		} else {
+			time.Sleep(pause) // a random moment
+		}
+		cancel()
+	}()
+	resp, err := client.Do(req)
+	if err == nil {
+		resp.Body.Close()
+		m.t.Errorf("%s: an answer to a request that is never answered: %s", url, resp.Status)
+	}
+}
+
+// eventually waits for what another goroutine does.
+func eventually(ok func() bool) bool {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for range 20_000 {
+		if ok() {
+			return true
+		}
+		<-tick.C
+	}
+	return false
+}
+
+// names asks n names, one after another so that none is lost.
+func (m *mix) names(n int) {
+	m.mu.Lock()
+	addr := m.origins["names"]
+	m.mu.Unlock()
+	for i := range n {
+		q := new(mdns.Msg)
+		host := [...]string{"any.test.", "evil.test.", "ok.test.", "down.test."}[i%4]
+		q.SetQuestion(host, [...]uint16{mdns.TypeA, mdns.TypeAAAA, mdns.TypeTXT}[i%3])
+		c := mdns.Client{Net: [...]string{"udp", "udp", "udp", "tcp"}[i%4], Timeout: 20 * time.Second}
+		if _, _, err := c.ExchangeContext(m.t.Context(), q, addr); err != nil {
+			m.t.Errorf("query %d: %v", i, err)
+			return
+		}
+		m.queries.Add(1)
+	}
+}
+
+// tunnelled opens n tunnels of bytes; one in five is reset in the middle.
+func (m *mix) tunnelled(n int) {
+	opens := []func(context.Context, string) (net.Conn, error){m.flow, m.connect}
+	for i := range n {
+		c, err := opens[i%2](m.t.Context(), "raw.test:5432")
+		if err != nil {
+			m.t.Errorf("tunnel %d: %v", i, err)
+			return
+		}
+		_, err = c.Write(bytes.Repeat([]byte("y"), 1+i%5000))
+		must(m.t, err)
+		if i%5 == 0 {
+			reset(c)
+			continue
+		}
+		must(m.t, c.(interface{ CloseWrite() error }).CloseWrite())
+		b, err := io.ReadAll(c)
+		if want := fmt.Sprintf("%d octets", 1+i%5000); err != nil || string(b) != want {
+			m.t.Errorf("tunnel %d: %q, %v", i, b, err)
+		}
+		m.banners.Add(1)
+		c.Close()
+	}
+}
+
+func reset(c net.Conn) {
+	if b, ok := c.(*buffered); ok {
+		c = b.Conn
+	}
+	_ = c.(*net.TCPConn).SetLinger(0)
+	c.Close()
+}
+
+// webSockets opens n WebSockets; one in four goes away without a word.
+func (m *mix) webSockets(n int) {
+	w := ways()
+	for i := range n {
+		way := w[[]int{0, 2, 3, 5, 6}[i%5]]
+		client := way.client(m.lab)
+		c, _, err := websocket.Dial(m.t.Context(), way.url("any.test", fmt.Sprintf("/socket/%d", i)), &websocket.DialOptions{HTTPClient: client})
+		if err != nil {
+			m.t.Errorf("WebSocket %d: %v", i, err)
+			return
+		}
+		must(m.t, c.Write(m.t.Context(), websocket.MessageText, []byte("hello")))
+		if _, b, err := c.Read(m.t.Context()); err != nil || string(b) != "hello" {
+			m.t.Errorf("WebSocket %d: %q, %v", i, b, err)
+		}
+		if i%4 == 0 {
+			c.CloseNow()
+		} else {
+			_ = c.Close(websocket.StatusNormalClosure, "")
+		}
+	}
+}
+
+// heads sends n heads that must not be understood.
+func (m *mix) heads(n int) {
+	bad := []string{
+		"GET / HTTP/1.1\r\nHost: any.test\r\nhost: evil.test\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: any.test, evil.test\r\n\r\n",
+		"GET /%zz HTTP/1.1\r\nHost: any.test\r\n\r\n",
+		"GET /\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: any.test\r\nA : b\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: any.test\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+		"GET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+	}
+	for i := range n {
+		c, err := m.flow(m.t.Context(), "any.test:80")
+		if err != nil {
+			m.t.Errorf("head %d: %v", i, err)
+			return
+		}
+		_, err = io.WriteString(c, bad[i%len(bad)])
+		must(m.t, err)
+		b, err := io.ReadAll(c)
+		if err != nil || !bytes.HasPrefix(b, []byte("HTTP/1.1 4")) {
+			m.t.Errorf("%q: %q, %v", bad[i%len(bad)], b[:min(len(b), 40)], err)
+		}
+		m.broken.Add(1)
+		c.Close()
+	}
+}
+
+// cutStreams opens n streams that end before they ask for anything.
+func (m *mix) cutStreams(n int) {
+	for i := range n {
+		c, err := m.flow(m.t.Context(), "any.test:443")
+		if err != nil {
+			m.t.Errorf("stream %d: %v", i, err)
+			return
+		}
+		switch i % 4 {
+		case 0:
+		case 1:
+			_, err = c.Write([]byte{22, 3, 1, 2, 0, 1})
+		case 2:
+			_, err = io.WriteString(c, "GET /half HTTP/1.1\r\nHos")
+		case 3:
+			tc := tls.Client(c, &tls.Config{RootCAs: m.roots, ServerName: "any.test"})
+			err = tc.HandshakeContext(m.t.Context())
+		}
+		must(m.t, err)
+		m.cut.Add(1)
+		c.Close()
+	}
+}
+
+// connects asks for n tunnels that are refused.
+func (m *mix) connects(n int) {
+	for i := range n {
+		req := &http.Request{Method: http.MethodConnect}
+		c, err := sandboxDial(m.t.Context(), m.explicitAddr)
+		must(m.t, err)
+		to := []string{"evil.test:22", "other.test:25", "203.0.113.9:5432"}[i%3]
+		fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", to, to)
+		resp, err := http.ReadResponse(bufio.NewReader(c), req)
+		if err != nil || resp.StatusCode < 400 {
+			m.t.Errorf("CONNECT %s: %v, %v", to, resp, err)
+			return
+		}
+		resp.Body.Close()
+		m.mu.Lock()
+		m.refused[resp.Header.Get("Sallyport-Request")] = resp.Header.Get("Sallyport-Reason")
+		m.mu.Unlock()
+		c.Close()
+	}
+}
+
+// drain ends the gateway while requests are in flight.
+func (m *mix) drain() {
+	var wg sync.WaitGroup
+	ways := ways()
+	for i := range mixDrained {
+		w := ways[i%len(ways)]
+		client := w.client(m.lab)
+		path := fmt.Sprintf("/hold/drain/%d", i)
+		m.mu.Lock()
+		m.killed[path] = true
+		m.mu.Unlock()
+		wg.Go(func() {
+			req, err := http.NewRequestWithContext(m.t.Context(), http.MethodPost, w.url("any.test", path), http.NoBody)
+			must(m.t, err)
+			if resp, err := client.Do(req); err == nil {
+				resp.Body.Close()
+			}
+		})
+		if !eventually(func() bool { return m.sawIt(path) }) {
+			m.t.Errorf("%s did not arrive", path)
+		}
+	}
+	must(m.t, m.stop())
+	wg.Wait()
+}
+
+// compare holds the log against the counts.
+func (m *mix) compare() {
+	t, dir := m.t, m.dir
+	report, err := verify.Verify(dir, m.log.Verifier(), verify.Options{})
+	if err != nil || !report.Whole() {
+		t.Errorf("Verify: %v, %v", report, err)
+	}
+	b := readBooks(t, dir)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for path, n := range m.answered {
+		d := b.only(t, path)
+		if d.Status != 200 || d.Error != "" || d.Received != n || m.seen[path] != 1 {
+			t.Errorf("%s was answered with %d octets, and seen %d times by the origin: done %+v", path, n, m.seen[path], d)
+		}
+	}
+	for path, status := range m.odd {
+		t.Errorf("%s was told %d: done %+v", path, status, b.only(t, path))
+	}
+	for path := range m.faults {
+		if d := b.only(t, path); d.Status != 502 || d.Error == "" {
+			t.Errorf("%s was told 502: done %+v", path, d)
+		}
+	}
+	gone := 0
+	for path := range m.killed {
+		switch {
+		case len(b.admits[path]) == 0 && b.gone[path] == 1 && m.seen[path] == 0:
+			gone++ // away before it was admitted
+		default:
+			b.only(t, path)
+		}
+	}
+	for path, n := range m.seen {
+		if strings.HasPrefix(path, "/socket/") {
+			b.only(t, path)
+			continue
+		}
+		if n != 1 || len(b.admits[path]) != 1 {
+			t.Errorf("the origin saw %s %d times; admits: %d", path, n, len(b.admits[path]))
+		}
+	}
+	for id, reason := range m.refused {
+		if got := b.refusals[id]; got != reason {
+			t.Errorf("refusal %s: %q was told, %q recorded", id, reason, got)
+		}
+	}
+	m.sums(b, gone)
+}
+
+func (m *mix) sums(b *books, gone int) {
+	t := m.t
+	unsaid := len(b.refusals) - len(m.refused) - gone
+	for what, c := range map[string][2]int64{
+		"DNS queries":                 {m.queries.Load(), int64(b.names)},
+		"heads and streams cut":       {m.broken.Load() + m.cut.Load(), int64(unsaid)},
+		"WebSockets":                  {m.sockets.Load(), int64(b.sockets)},
+		"tunnels":                     {mixTunnels, int64(b.tunnels)},
+		"tunnels that came to origin": {m.tunnels.Load(), int64(b.dialled)},
+		"limit":                       {300, int64(b.few)},
+	} {
+		if c[0] != c[1] {
+			t.Errorf("%s: counted %d, recorded %d", what, c[0], c[1])
+		}
+	}
+	all := len(m.answered) + len(m.faults) + len(m.killed) + len(m.refused) + int(m.queries.Load()+m.broken.Load()+m.cut.Load()+m.sockets.Load()) + mixTunnels
+	if all != mixTotal {
+		t.Errorf("the load was of %d requests, want %d", all, mixTotal)
+	}
+	t.Logf("%d requests: %d answered, %d refused, %d faults, %d killed (%d before they were admitted); %d records", all,
+		len(m.answered), len(m.refused), len(m.faults), len(m.killed), gone, b.records)
+}
+
+// books are the records, sorted.
+type books struct {
+	records, names, sockets, tunnels, dialled, few int
+
+	admits   map[string][]string     // path → ids
+	done     map[string]audit.Record // id → its outcome
+	refusals map[string]string       // id → reason
+	gone     map[string]int          // path → refusals of clients that had gone
+}
+
+func readBooks(t *testing.T, dir string) *books {
+	b := &books{admits: map[string][]string{}, done: map[string]audit.Record{}, refusals: map[string]string{}, gone: map[string]int{}}
+	admits := map[string]audit.Record{}
+	for r, err := range query.Records(dir, query.Filter{}) {
+		must(t, err)
+		b.records++
+		switch r.Kind {
+		case audit.DNS:
+			b.names++
+		case audit.Admit:
+			if _, twice := admits[r.ID]; twice {
+				t.Errorf("two admits %s", r.ID)
+			}
+			admits[r.ID] = r
+			b.admit(r)
+		case audit.Refuse:
+			if _, twice := b.refusals[r.ID]; twice {
+				t.Errorf("two refusals %s", r.ID)
+			}
+			b.refusals[r.ID] = r.Reason
+			if r.Reason == "client_gone" {
+				b.gone[r.Path]++
+			}
+		case audit.Done:
+			if _, twice := b.done[r.Ref]; twice {
+				t.Errorf("two outcomes of %s", r.Ref)
+			}
+			if _, ok := admits[r.Ref]; !ok {
+				t.Errorf("an outcome of %s, which was not admitted", r.Ref)
+			}
+			b.done[r.Ref] = r
+			if r.Question == "connect" && r.Addr != "" {
+				b.dialled++
+			}
+		case audit.Gap:
+			t.Errorf("a gap: %+v", r)
+		}
+	}
+	for id, r := range admits {
+		if _, ok := b.done[id]; !ok {
+			t.Errorf("no outcome of %s (%s %s%s)", id, r.Method, r.Host, r.Path)
+		}
+		if _, ok := b.refusals[id]; ok {
+			t.Errorf("%s was admitted and refused", id)
+		}
+	}
+	return b
+}
+
+func (b *books) admit(r audit.Record) {
+	b.admits[r.Path] = append(b.admits[r.Path], r.ID)
+	switch {
+	case r.Question == "connect":
+		b.tunnels++
+	case strings.HasPrefix(r.Path, "/socket/"):
+		b.sockets++
+	}
+	if r.Host == "few.test" {
+		b.few++
+	}
+}
+
+// only returns the outcome of the only request for a path.
+func (b *books) only(t *testing.T, path string) audit.Record {
+	ids := b.admits[path]
+	if len(ids) != 1 {
+		t.Errorf("%s has %d admits, want 1", path, len(ids))
+		return audit.Record{}
+	}
+	return b.done[ids[0]]
+}
