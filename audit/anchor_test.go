@@ -2,12 +2,14 @@ package audit_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,9 +22,12 @@ type anchor struct {
 	mu   sync.Mutex
 	fail bool
 	last []byte
+
+	tries atomic.Int64
 }
 
-func (a *anchor) take(msg []byte) error {
+func (a *anchor) take(_ context.Context, msg []byte) error {
+	a.tries.Add(1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.fail {
@@ -47,7 +52,7 @@ func (a *anchor) newest() []byte {
 func TestAnchorGetsCheckpointsAndTellsWhenBehind(t *testing.T) {
 	var a anchor
 	cfg := config(t)
-	cfg.Interval, cfg.Anchor = time.Millisecond, a.take
+	cfg.Interval, cfg.Anchors = time.Millisecond, []audit.AnchorTo{{Name: "test", Keep: a.take}}
 	l := mustOpen(t, cfg)
 	told := func(want string) func() bool {
 		return func() bool {
@@ -64,7 +69,7 @@ func TestAnchorGetsCheckpointsAndTellsWhenBehind(t *testing.T) {
 		t.Errorf("Ready while the anchor is behind: %v", err)
 	}
 	a.set(false)
-	eventually(t, told("behind_since"))
+	eventually(t, told(`"behind":false`))
 	mustClose(t, l)
 	r, err := verify.Verify(cfg.Dir, l.Verifier(), verify.Options{Anchors: [][]byte{a.newest()}})
 	if err != nil || !r.Whole() || r.Anchors != 1 {
@@ -84,7 +89,7 @@ func TestAnchorGetsCheckpointsAndTellsWhenBehind(t *testing.T) {
 func TestCloseTellsThatTheAnchorIsBehind(t *testing.T) {
 	a := anchor{fail: true}
 	cfg := config(t)
-	cfg.Anchor = a.take
+	cfg.Anchors = []audit.AnchorTo{{Name: "test", Keep: a.take}}
 	l := mustOpen(t, cfg)
 	if err := l.Close(); err == nil || !strings.Contains(err.Error(), "did not reach the anchor") {
 		t.Errorf("Close = %v, want that the anchor is behind", err)
@@ -97,7 +102,7 @@ func TestCloseTellsThatTheAnchorIsBehind(t *testing.T) {
 func TestAnchorFile(t *testing.T) {
 	path := filepath.Join(tempDir(t), "anchor")
 	cfg := config(t)
-	cfg.Anchor = audit.AnchorFile(path)
+	cfg.Anchors = []audit.AnchorTo{audit.AnchorFile(path)}
 	l := mustOpen(t, cfg)
 	mustAppend(t, l, admit(1))
 	mustClose(t, l)
@@ -108,7 +113,32 @@ func TestAnchorFile(t *testing.T) {
 	if r, err := verify.Verify(cfg.Dir, l.Verifier(), verify.Options{Anchors: [][]byte{msg}}); err != nil || r.Covered != r.Records {
 		t.Errorf("Verify = %+v, %v", r, err)
 	}
-	if err := audit.AnchorFile(filepath.Join(path, "below"))(msg); err == nil {
+	if err := audit.AnchorFile(filepath.Join(path, "below")).Keep(t.Context(), msg); err == nil {
 		t.Error("AnchorFile below a file = nil, want an error")
+	}
+}
+
+// TestAnchorIsTriedLessAndLessOften: an anchor that is away is not asked for
+// every checkpoint, and does not hold up another.
+func TestAnchorIsTriedLessAndLessOften(t *testing.T) {
+	away, there := anchor{fail: true}, anchor{}
+	cfg := config(t)
+	cfg.Interval = time.Millisecond
+	cfg.Anchors = []audit.AnchorTo{{Name: "away", Keep: away.take}, {Name: "there", Keep: there.take}}
+	l := mustOpen(t, cfg)
+	eventually(t, func() bool {
+		mustAppend(t, l, admit(1))
+		return there.tries.Load() >= 300
+	})
+	if n := away.tries.Load(); n < 2 || n > 30 { // the thirtieth pause is of a minute and more
+		t.Errorf("an anchor that was away was tried %d times, another %d times", n, there.tries.Load())
+	}
+	away.set(false)
+	mustClose(t, l)
+	if away.newest() == nil || !bytes.Equal(away.newest(), there.newest()) {
+		t.Error("the anchor that is back has not got what the other has")
+	}
+	if r, err := verify.Verify(cfg.Dir, l.Verifier(), verify.Options{Anchors: [][]byte{away.newest()}}); err != nil || !r.Whole() {
+		t.Errorf("Verify against the anchor: %+v, %v", r, err)
 	}
 }

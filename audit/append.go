@@ -274,6 +274,9 @@ func (l *Log) writeBatch(batch []*entry, broken *fault) error {
 		}
 		l.seg.synced = l.seg.off
 	}
+	if l.began.IsZero() {
+		l.began = now
+	}
 	start := 0
 	for _, end := range l.ends {
 		l.tree.add(l.leafHash(l.buf[start : end-1]))

@@ -198,11 +198,13 @@ func goldens() []audit.Record {
 		in(audit.CellDown, audit.Record{}),
 		{Kind: audit.Gap, Error: "write: no space left on device", Data: json.RawMessage(`{"cause":"refused","refused":3}`)},
 		{Kind: audit.LogClose},
-		{Kind: audit.Anchor, Error: "a checkpoint did not reach the anchor: no route"},
+		{Kind: audit.Anchor, Error: "a checkpoint did not reach the anchor file /mnt/a: no route", Data: json.RawMessage(`{"anchor":"file /mnt/a","behind_since":"2027-01-31T12:00:00Z","behind":true}`)},
+		{Kind: audit.LogPack, Data: json.RawMessage(`{"segment":"000000000000.jsonl","file":"000000000000.jsonl.zst","first":0,"records":120,"bytes":60000,"packed":7000,"sha256":"` + strings.Repeat("ab", 32) + `"}`)},
+		{Kind: audit.LogRetain, Data: json.RawMessage(`{"segments":["000000000000.jsonl"],"records":120,"first":120,"from":"2026-10-31T12:00:00Z","until":"2026-11-01T12:00:00Z","root":"vq7jJ3tOA6OMns2eITPM60nogbuQNQJl6MFdKe3a/wc="}`)},
 	}
 	for i := range recs {
 		recs[i].Schema, recs[i].Seq, recs[i].Time = audit.Schema, uint64(i), at.Add(time.Duration(i)*time.Millisecond)
-		recs[i].ID = "01JJX0000000000000000000" + string("ABCDEFGHJKMNPQRS"[i]) + "0"
+		recs[i].ID = "01JJX0000000000000000000" + string("ABCDEFGHJKMNPQRSTVWXYZ"[i]) + "0"
 	}
 	return recs
 }

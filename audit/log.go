@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
+
+	"sallyport/audit/checkpoint"
 )
 
 // Durability is how safe a record is when Append returns.
@@ -63,16 +65,19 @@ type Config struct {
 
 	Durability  Durability    // default Process
 	SegmentSize int64         // a segment that is longer is ended; default 64 MiB
+	SegmentAge  time.Duration // as is one whose first record is older; default 24 h
+	Pack        bool          // segments that have ended are packed with Zstandard
+	Keep        time.Duration // segments whose records are all older are removed; 0 keeps them for ever
 	Interval    time.Duration // between checkpoints while there are records; default 1 s
 	Origin      string        // name of a new log in its checkpoints; default sallyport.internal/audit/ and a random tag
 	Version     string        // of the program, for log.open
 
-	// Anchor takes each new checkpoint to where this machine cannot change it
-	// again. One goroutine calls it; what was signed while it was busy is left
-	// out but for the newest. After an error it is called again every Interval,
-	// and a record of kind anchor says so, as another does when it succeeds
-	// again. It has to return by itself: Close waits for it. Default: none.
-	Anchor func(checkpoint []byte) error
+	// Anchors are where this machine cannot change a checkpoint again. Each gets
+	// the newest one; what was signed while it was busy is left out. After an
+	// error it is tried again, at first after Interval and then less and less
+	// often, and a record of kind anchor says so, as another does when it
+	// succeeds again. Default: none.
+	Anchors []AnchorTo
 
 	open opener // the file system, for tests
 }
@@ -85,7 +90,7 @@ var ErrLocked = errors.New("another process is writing this log")
 
 // Log appends records. It is safe for use by many goroutines.
 //
-// Locks are taken in the order marks, turn, mu.
+// Locks are taken in the order tidying, marks, turn, mu.
 type Log struct {
 	*Hasher
 	cfg  Config
@@ -105,7 +110,8 @@ type Log struct {
 	// write, holds it for each batch.
 	turn    sync.Mutex
 	seg     *tail
-	started []uint64 // first sequence number of each segment
+	began   time.Time // of the first record in seg; zero if it has none
+	started []uint64  // first sequence number of each segment
 	tree    tree
 	buf     []byte
 	ends    []int // where the lines in buf end
@@ -118,13 +124,20 @@ type Log struct {
 
 	marks *marks // signed checkpoints
 
-	stop    chan struct{} // closed to end the goroutines
+	tidying  sync.Mutex           // held while segments are packed or removed; guards retained once the log is open
+	retained checkpoint.Retention // what was removed last; zero for nothing
+	turned   chan struct{}        // cap 1: a segment has ended
+
+	stop    chan struct{}      // closed to end the goroutines
+	life    context.Context    //nolint:containedctx // of the goroutines
+	end     context.CancelFunc // ends life
 	running sync.WaitGroup
-	fresh   chan struct{} // cap 1: there is a checkpoint for the anchor
+	anchors []*anchor
 }
 
 const (
 	defaultSegment  = 64 << 20
+	defaultAge      = 24 * time.Hour
 	defaultInterval = time.Second
 )
 
@@ -141,11 +154,14 @@ func (c Config) withDefaults() (Config, error) {
 	if c.SegmentSize == 0 {
 		c.SegmentSize = defaultSegment
 	}
+	if c.SegmentAge == 0 {
+		c.SegmentAge = defaultAge
+	}
 	if c.Interval == 0 {
 		c.Interval = defaultInterval
 	}
-	if c.SegmentSize < 0 || c.Interval < 0 {
-		return c, errors.New("audit: segment size and interval must not be negative")
+	if c.SegmentSize < 0 || c.SegmentAge < 0 || c.Interval < 0 || c.Keep < 0 {
+		return c, errors.New("audit: segment size, ages and interval must not be negative")
 	}
 	if c.open == nil {
 		c.open = openFile
@@ -163,13 +179,24 @@ func Open(cfg Config) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{cfg: cfg, sha: sha256.New(), ids: newIDSource(), stop: make(chan struct{}), fresh: make(chan struct{}, 1)}
+	l := &Log{
+		cfg: cfg, sha: sha256.New(), ids: newIDSource(),
+		stop: make(chan struct{}), turned: make(chan struct{}, 1),
+	}
+	l.life, l.end = context.WithCancel(context.Background()) //nolint:forbidigo // a log lives until it is closed
+	for _, a := range cfg.Anchors {
+		l.anchors = append(l.anchors, &anchor{a, make(chan struct{}, 1)})
+	}
 	if err := l.open(); err != nil {
+		l.end()
 		return nil, errors.Join(err, l.release())
 	}
 	l.running.Go(l.run)
-	if cfg.Anchor != nil {
-		l.running.Go(l.ship)
+	if cfg.Pack || cfg.Keep > 0 {
+		l.running.Go(l.keep)
+	}
+	for _, a := range l.anchors {
+		l.running.Go(func() { l.ship(a) })
 	}
 	return l, nil
 }
@@ -254,6 +281,7 @@ func (l *Log) Close() error {
 	l.mu.Unlock()
 
 	close(l.stop)
+	l.end()
 	l.running.Wait()
 	rec := Record{Kind: LogClose}
 	err := l.submitLast(&rec)
@@ -261,10 +289,8 @@ func (l *Log) Close() error {
 	if err == nil {
 		last, err = l.mark()
 	}
-	if err == nil && l.cfg.Anchor != nil {
-		if anchorErr := l.cfg.Anchor(last); anchorErr != nil {
-			err = fmt.Errorf("the log is whole, but its last checkpoint did not reach the anchor: %w", anchorErr)
-		}
+	if err == nil {
+		err = l.shipLast(last)
 	}
 	if err = errors.Join(err, l.release()); err != nil {
 		return fmt.Errorf("closing the audit log: %w", err)
@@ -297,7 +323,8 @@ func (l *Log) release() error {
 // as not allowed. ctx is asked as long as the record waits for its turn; once
 // it is being written, Append waits for the outcome.
 func (l *Log) Append(ctx context.Context, r *Record) error {
-	if r.Kind == "" || r.Kind == LogOpen || r.Kind == LogClose {
+	switch r.Kind {
+	case "", LogOpen, LogClose, LogPack, LogRetain:
 		return fmt.Errorf("appending an audit record: kind %q is not for callers", r.Kind)
 	}
 	err := ctx.Err()

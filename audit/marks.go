@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 
 	"sallyport/audit/checkpoint"
+	"sallyport/audit/segment"
 )
 
 // The files of a log, beside its segments.
@@ -20,7 +22,7 @@ const (
 )
 
 // segmentName returns the name of the segment that begins with record first.
-func segmentName(first uint64) string { return fmt.Sprintf("%012d.jsonl", first) }
+func segmentName(first uint64) string { return segment.Name(int64(first)) }
 
 // marks is the signed side of the log: what follows the segments once a second.
 type marks struct {
@@ -88,10 +90,7 @@ func (l *Log) markLocked() ([]byte, error) {
 		return nil, fmt.Errorf("keeping the checkpoint beside the key: %w", err)
 	}
 	m.anchored = true
-	select {
-	case l.fresh <- struct{}{}:
-	default: // ship will find the newest
-	}
+	l.freshMark()
 	return m.msg, nil
 }
 
@@ -138,19 +137,7 @@ func (l *Log) inPlace(seg *tail) error {
 // writeAnchor replaces the checkpoint that is kept beside the key: who can only
 // reach the log's directory cannot put an old copy there unseen.
 func (l *Log) writeAnchor(msg []byte) error {
-	path := l.cfg.KeyFile + suffixAnchor
-	f, err := l.cfg.open(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt(msg, 0)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return l.replaceFile(l.cfg.KeyFile+suffixAnchor, msg, 0o600)
 }
 
 // prepare makes the log ready for a batch. Only the leader calls it.
@@ -160,7 +147,7 @@ func (l *Log) prepare(broken *fault) error {
 			return err
 		}
 	}
-	if l.seg.off < l.cfg.SegmentSize {
+	if l.seg.off < l.cfg.SegmentSize && (l.began.IsZero() || l.cfg.Now().Sub(l.began) < l.cfg.SegmentAge) {
 		return nil
 	}
 	if err := l.rotate(); err != nil {
@@ -194,7 +181,11 @@ func (l *Log) rotate() error {
 	l.turn.Lock()
 	defer l.turn.Unlock()
 	old := l.seg
-	l.seg, l.started = next, append(l.started, first)
+	l.seg, l.began, l.started = next, time.Time{}, append(l.started, first)
+	select {
+	case l.turned <- struct{}{}:
+	default:
+	}
 	return old.f.Close()
 }
 
@@ -235,7 +226,10 @@ func (l *Log) mend() error {
 		}
 	}
 	for _, first := range l.started[:len(l.started)-1] {
-		if _, err := statPath(l.path(segmentName(first))); err != nil {
+		if _, err := statPath(l.path(segmentName(first))); err == nil {
+			continue
+		}
+		if _, err := statPath(l.path(segment.PackedName(int64(first)))); err != nil {
 			return fmt.Errorf("an older segment is missing; put it back, and the log goes on: %w", err)
 		}
 	}

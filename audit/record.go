@@ -12,6 +12,8 @@ type Kind string
 const (
 	LogOpen    Kind = "log.open"
 	LogClose   Kind = "log.close"
+	LogPack    Kind = "log.pack"   // a segment that has ended was packed
+	LogRetain  Kind = "log.retain" // old segments are removed
 	PolicyLoad Kind = "policy.load"
 	// PolicyRefuse says that a file was not put in force; Policy names what still is.
 	PolicyRefuse Kind = "policy.refuse"

@@ -11,7 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,6 +19,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"sallyport/audit/checkpoint"
+	"sallyport/audit/segment"
 )
 
 // RecoveryError says why a log does not open: it is not what was signed. It is
@@ -94,6 +95,9 @@ func (l *Log) recover() (*recovered, error) {
 		return nil, err
 	}
 	found := &recovered{fresh: len(starts) == 0}
+	if starts, err = l.loadRetained(starts); err != nil {
+		return nil, err
+	}
 	if l.marks, err = l.openMarks(); err != nil {
 		return nil, err
 	}
@@ -120,8 +124,6 @@ func (l *Log) recover() (*recovered, error) {
 	return found, errors.Join(l.publish(), l.dir.Sync())
 }
 
-var segmentPattern = regexp.MustCompile(`^[0-9]{12,19}\.jsonl$`)
-
 // segments returns the first sequence number of each segment, in order.
 func (l *Log) segments() ([]uint64, error) {
 	names, err := os.ReadDir(l.cfg.Dir) // sorted
@@ -130,17 +132,41 @@ func (l *Log) segments() ([]uint64, error) {
 	}
 	var starts []uint64
 	for _, n := range names {
-		if !segmentPattern.MatchString(n.Name()) {
-			continue
-		}
-		digits, _, _ := strings.Cut(n.Name(), ".")
-		first, err := strconv.ParseUint(digits, 10, 63)
-		if err != nil || segmentName(first) != n.Name() {
+		first, _, ok := segment.Parse(n.Name())
+		switch {
+		case ok:
+			starts = append(starts, uint64(first))
+		case strings.HasSuffix(n.Name(), segment.PackedSuffix+suffixNew) || n.Name() == fileRetained+suffixNew:
+			// Half done when an earlier process ended.
+			if err := os.Remove(l.path(n.Name())); err != nil {
+				return nil, fmt.Errorf("clearing the audit log's directory: %w", err)
+			}
+		case strings.HasSuffix(n.Name(), ".jsonl"):
 			return nil, l.refuse(hintVerify, "%s is not the name of a segment", n.Name())
 		}
-		starts = append(starts, first)
 	}
-	return starts, nil
+	slices.Sort(starts)
+	return slices.Compact(starts), nil // one may be there packed and plain
+}
+
+// loadRetained reads the note of what was removed, and ends a removal that was
+// interrupted.
+func (l *Log) loadRetained(starts []uint64) ([]uint64, error) {
+	msg, err := os.ReadFile(l.path(fileRetained))
+	if errors.Is(err, fs.ErrNotExist) {
+		return starts, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the note of what was removed: %w", err)
+	}
+	if l.retained, err = checkpoint.OpenRetention(msg, l.keys.verifier); err != nil {
+		return nil, l.refuse(hintVerify, "its note of what was removed is not good: %v", err)
+	}
+	n, _ := slices.BinarySearch(starts, uint64(l.retained.First))
+	if n == len(starts) {
+		return nil, l.refuse(hintVerify, "it was kept from record %d on, and has no segment with it", l.retained.First)
+	}
+	return starts[n:], l.removeSegments(starts[:n])
 }
 
 // loadKeys reads the keys, and makes them for a log that is new.
@@ -274,12 +300,21 @@ func (l *Log) checkAnchor(anchor checkpoint.Checkpoint) error {
 // checkStarts finds a segment that is missing: each must begin where the one
 // before it ends.
 func (l *Log) checkStarts(starts []uint64) error {
-	if starts[0] != 0 {
-		return l.refuse(hintVerify, "its first segment %s is missing", segmentName(0))
+	if starts[0] != uint64(l.retained.First) {
+		return l.refuse(hintVerify, "its first segment %s is missing", segmentName(uint64(l.retained.First)))
+	}
+	last := int64(starts[len(starts)-1])
+	_, plain := statPath(l.path(segment.Name(last)))
+	if _, packed := statPath(l.path(segment.PackedName(last))); errors.Is(plain, fs.ErrNotExist) && packed == nil {
+		return l.refuse(hintVerify, "the segment after %s is missing: only what has ended is packed", segment.PackedName(last))
 	}
 	for i, first := range starts[1:] {
 		path := l.path(segmentName(starts[i]))
 		seq, err := l.lastSeq(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			path += segment.PackedSuffix
+			seq, err = l.lastPacked(path, starts[i])
+		}
 		if err != nil {
 			return l.refuse(hintVerify, "%v", err)
 		}
@@ -317,6 +352,20 @@ func (l *Log) lastSeq(path string) (uint64, error) {
 	return seq, nil
 }
 
+// lastPacked is lastSeq for a packed segment, which tells it at its head.
+func (l *Log) lastPacked(path string, first uint64) (uint64, error) {
+	f, size, err := l.openWhole(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	head, err := segment.ReadHead(io.NewSectionReader(f, 0, size))
+	if err == nil && (head.First != int64(first) || head.Records < 1) {
+		err = fmt.Errorf("%s says that it begins with record %d", path, head.First)
+	}
+	return first + uint64(head.Records) - 1, err
+}
+
 var headPrefix = []byte(`{"v":1,"seq":`)
 
 // seqOf reads the number of a line that this program wrote.
@@ -344,12 +393,13 @@ func (l *Log) replay(found *recovered) error {
 	if err != nil {
 		// The tree's file is only a help: the lines decide. They are checked
 		// before it is written anew, as it may be needed to tell what changed.
-		if _, err := l.read(0, tree{}, func([]byte) error { return nil }); err != nil {
+		if _, err := l.read(0, l.base(), func([]byte) error { return nil }); err != nil {
 			return err
 		}
-		file := l.marks.tree
-		file.off, file.dirty = 0, true
-		if r, err = l.read(0, tree{}, file.append); err != nil {
+		if err := l.emptyTree(); err != nil {
+			return err
+		}
+		if r, err = l.read(0, l.base(), l.marks.tree.append); err != nil {
 			return err
 		}
 	} else if err := l.reconcile(int64(l.started[last]), r.tree.stored); err != nil {
@@ -365,7 +415,36 @@ func (l *Log) replay(found *recovered) error {
 	if err != nil {
 		return err
 	}
+	if r.end > 0 {
+		if l.began, err = l.beganAt(l.started[last]); err != nil {
+			return err
+		}
+	}
 	return l.seg.clean()
+}
+
+// base returns the tree over what was removed.
+func (l *Log) base() tree {
+	return tree{n: l.retained.First, edge: slices.Clone(l.retained.Edge)}
+}
+
+// emptyTree makes the tree's file hold what is known of the removed records,
+// each hash in its place, and nothing else.
+func (l *Log) emptyTree() error {
+	file := l.marks.tree
+	if err := file.f.Truncate(0); err != nil {
+		return err
+	}
+	file.off, file.dirty = tlog.StoredHashCount(l.retained.First)*tlog.HashSize, true
+	if err := file.clean(); err != nil { // makes it as long
+		return err
+	}
+	for i, at := range edgeIndexes(l.retained.First) {
+		if _, err := file.f.WriteAt(l.retained.Edge[i][:], at*tlog.HashSize); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // reconcile makes the tree's file hold stored from leaf n on, and no more.
@@ -407,7 +486,7 @@ func (l *Log) read(i int, t tree, flush func([]byte) error) (*replayer, error) {
 		if r.torn > 0 || r.tree.n != int64(l.started[i]) {
 			return nil, l.refuse(hintVerify, "%s should begin with record %d", segmentName(l.started[i]), r.tree.n)
 		}
-		if err := r.segment(l.path(segmentName(l.started[i]))); err != nil {
+		if err := r.segment(l.started[i], i == len(l.started)-1); err != nil {
 			return nil, err
 		}
 	}
@@ -422,17 +501,23 @@ func (l *Log) read(i int, t tree, flush func([]byte) error) (*replayer, error) {
 	return r, nil
 }
 
-func (r *replayer) segment(path string) error {
-	f, err := r.log.cfg.open(path, os.O_RDWR|os.O_CREATE, modeFile) // a new log has none yet
+func (r *replayer) segment(first uint64, last bool) error {
+	path := r.log.path(segmentName(first))
+	if last { // a new log has none yet; it is never packed
+		f, err := r.log.cfg.open(path, os.O_RDWR|os.O_CREATE, modeFile)
+		if err != nil {
+			return fmt.Errorf("opening a segment: %w", err)
+		}
+		if err := f.Close(); err != nil {
+			return fmt.Errorf("opening a segment: %w", err)
+		}
+	}
+	lines, err := r.log.lines(first)
 	if err != nil {
 		return fmt.Errorf("opening a segment: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // nothing was written
-	st, err := f.stat()
-	if err != nil {
-		return err
-	}
-	in := bufio.NewReaderSize(io.NewSectionReader(f, 0, st.size), MaxLine+2)
+	defer lines.Close() //nolint:errcheck // nothing was written
+	in := bufio.NewReaderSize(lines, MaxLine+2)
 	r.end = 0
 	for {
 		line, err := in.ReadSlice('\n')

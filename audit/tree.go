@@ -43,15 +43,22 @@ func (t *tree) head() tlog.Tree {
 	return tlog.Tree{N: t.n, Hash: h}
 }
 
-// treeAt returns the tree of the first n leaves out of stored hashes.
-func treeAt(n int64, r tlog.HashReader) (tree, error) {
-	t := tree{n: n}
+// edgeIndexes returns where the roots of the complete subtrees over n leaves
+// are stored, largest first.
+func edgeIndexes(n int64) []int64 {
 	var at []int64
 	for done, left := int64(0), n; left > 0; {
 		level := bits.Len64(uint64(left)) - 1
 		at = append(at, tlog.StoredHashIndex(level, done>>level))
 		done, left = done+1<<level, left-1<<level
 	}
+	return at
+}
+
+// treeAt returns the tree of the first n leaves out of stored hashes.
+func treeAt(n int64, r tlog.HashReader) (tree, error) {
+	t := tree{n: n}
+	at := edgeIndexes(n)
 	if len(at) == 0 {
 		return t, nil
 	}

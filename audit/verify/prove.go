@@ -1,13 +1,15 @@
 package verify
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -35,10 +37,9 @@ var ErrNotCovered = errors.New("the record is not yet covered by a checkpoint")
 // Prove checks the whole log in dir as [Verify] does, and returns a proof for
 // the record with the given id, or number.
 func Prove(dir, key, id string) (*Proof, error) {
-	n := int64(-1) // number of the line that was looked at
 	found := false
 	proofs, err := ProveAll(dir, key, func(line []byte) bool {
-		n++
+		_, n, _ := head(line)
 		hit := !found && (strconv.FormatInt(n, 10) == id || hasID(line, id))
 		found = found || hit
 		return hit
@@ -62,7 +63,7 @@ func ProveAll(dir, key string, want func(line []byte) bool) ([]*Proof, error) {
 	if err != nil {
 		return nil, err
 	}
-	proofs, hashes, err := seek(dir, report.Signed.N, want)
+	proofs, hashes, err := seek(dir, key, report.Signed.N, want)
 	if err != nil || len(proofs) == 0 {
 		return nil, err
 	}
@@ -84,30 +85,50 @@ func ProveAll(dir, key string, want func(line []byte) bool) ([]*Proof, error) {
 
 // seek finds the records that are wanted, and returns those of the first
 // signed with all of their hashes.
-func seek(dir string, signed int64, want func([]byte) bool) ([]*Proof, *stack, error) {
-	c := &checker{dir: dir}
-	if err := c.list(); err != nil {
+func seek(dir, key string, signed int64, want func([]byte) bool) ([]*Proof, *stack, error) {
+	v, err := note.NewVerifier(strings.TrimSpace(key))
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the verifier key: %w", err)
+	}
+	c := &checker{dir: dir, key: v, sums: map[int64]string{}}
+	if err := errors.Join(c.openNote(), c.list()); err != nil {
 		return nil, nil, err
 	}
+	s := newStack(c.kept)
 	var proofs []*Proof
-	hashes := &stack{}
 	for _, first := range c.starts {
-		data, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%012d.jsonl", first)))
+		f, err := c.lines(first)
 		if err != nil {
-			return nil, nil, fmt.Errorf("reading the log: %w", err)
+			return nil, nil, err
 		}
-		for line := range bytes.Lines(data) {
-			line, whole := bytes.CutSuffix(line, []byte("\n"))
-			if !whole {
-				break
-			}
-			if want(line) && hashes.n < signed {
-				proofs = append(proofs, &Proof{Record: bytes.Clone(line), Index: hashes.n})
-			}
-			hashes.add(line)
+		found, err := s.lines(f, signed, want)
+		f.Close()
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading %s: %w", c.nameOf(first), err)
 		}
+		proofs = append(proofs, found...)
 	}
-	return proofs, hashes, nil
+	return proofs, s, nil
+}
+
+// lines adds those of a segment, and returns the records that are wanted.
+func (s *stack) lines(r io.Reader, signed int64, want func([]byte) bool) ([]*Proof, error) {
+	var proofs []*Proof
+	in := bufio.NewReaderSize(r, maxLine+2)
+	for {
+		line, err := in.ReadSlice('\n')
+		if errors.Is(err, io.EOF) {
+			return proofs, nil // what is left is no whole line
+		}
+		if err != nil {
+			return nil, err
+		}
+		line = line[:len(line)-1]
+		if want(line) && s.edge.n < signed {
+			proofs = append(proofs, &Proof{Record: bytes.Clone(line), Index: s.edge.n})
+		}
+		s.add(line)
+	}
 }
 
 func hasID(line []byte, id string) bool {
@@ -115,26 +136,43 @@ func hasID(line []byte, id string) bool {
 	return bytes.Contains(line, []byte(id)) && json.Unmarshal(line, &r) == nil && r.ID == id
 }
 
-// stack keeps every hash of a tree in memory, 64 bytes a record.
+// stack keeps every hash of a tree in memory, 64 bytes a record. Of records
+// that were removed it has the roots of their subtrees, which are all that a
+// proof of a later one needs.
 type stack struct {
 	edge   edge
-	n      int64
+	base   map[int64]tlog.Hash // by where they are stored
+	from   int64               // where hashes begins
 	hashes []tlog.Hash
+}
+
+func newStack(kept checkpoint.Retention) *stack {
+	s := &stack{
+		edge: edge{n: kept.First, roots: slices.Clone(kept.Edge)}, base: map[int64]tlog.Hash{},
+		from: tlog.StoredHashCount(kept.First),
+	}
+	for i, at := range rootIndexes(kept.First) {
+		s.base[at] = kept.Edge[i]
+	}
+	return s
 }
 
 func (s *stack) add(line []byte) {
 	s.hashes = append(s.hashes, s.edge.add(tlog.RecordHash(line))...)
-	s.n++
 }
 
 // ReadHashes implements [tlog.HashReader].
 func (s *stack) ReadHashes(at []int64) ([]tlog.Hash, error) {
 	out := make([]tlog.Hash, len(at))
 	for i, x := range at {
-		if x >= int64(len(s.hashes)) {
+		switch h, ok := s.base[x]; {
+		case ok:
+			out[i] = h
+		case x < s.from || x-s.from >= int64(len(s.hashes)):
 			return nil, errors.New("the log has become shorter")
+		default:
+			out[i] = s.hashes[x-s.from]
 		}
-		out[i] = s.hashes[x]
 	}
 	return out, nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -20,9 +19,9 @@ const maxLine = 64 << 10
 
 // segment reads the i-th segment. Only the last may end in a torn line.
 func (c *checker) segment(i int) error {
-	c.file = fmt.Sprintf("%012d.jsonl", c.starts[i])
+	c.file = c.nameOf(c.starts[i])
 	c.line = 0
-	f, _, err := openRegular(filepath.Join(c.dir, c.file))
+	f, err := c.lines(c.starts[i])
 	if err != nil {
 		return err
 	}
@@ -34,7 +33,10 @@ func (c *checker) segment(i int) error {
 		c.line++
 		switch {
 		case errors.Is(err, io.EOF):
+			f.end(c)
 			return c.endSegment(i, last, line)
+		case f.packed && err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return c.problem(Malformed, "it cannot be unpacked: %v", err)
 		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
 			return fmt.Errorf("reading %s: %w", c.file, err)
 		case err != nil || len(line) > maxLine+1:
@@ -88,6 +90,14 @@ func (c *checker) record(line []byte) error {
 	}
 	if bytes.Contains(line, []byte(`"kind":"log.open"`)) {
 		if err := c.opened(line); err != nil {
+			return err
+		}
+	}
+	if bytes.Contains(line, []byte(`"kind":"log.pack"`)) {
+		c.toldPacked(line)
+	}
+	if c.edge.n == c.kept.Record && c.Retained != nil {
+		if err := c.tells(line); err != nil {
 			return err
 		}
 	}

@@ -63,10 +63,98 @@ type stored struct {
 	buf  [64 * tlog.HashSize]byte
 	ends int64 // the first record whose hashes it does not hold, -1 if none so far
 	diff *Problem
+	old  *Problem // about the hashes of records that were removed
 }
 
-func newStored(f *os.File, size int64) *stored {
-	return &stored{f: f, size: size, in: bufio.NewReaderSize(io.NewSectionReader(f, 0, size), 64<<10), ends: -1}
+// newStored begins with the hashes of record first.
+func newStored(f *os.File, size, first int64) *stored {
+	at := min(size, tlog.StoredHashCount(first)*tlog.HashSize)
+	return &stored{f: f, size: size, in: bufio.NewReaderSize(io.NewSectionReader(f, at, size-at), 64<<10), ends: -1}
+}
+
+// removed checks the hashes of records that were removed. The file has them all,
+// or, if it was made anew since a removal, of those that were removed by then
+// the roots of their subtrees and nothing else.
+func (s *stored) removed(first int64, roots []tlog.Hash) error {
+	blank := int64(0) // leaves that are not there
+	for ; blank < first; blank++ {
+		leaf, err := s.ReadHashes([]int64{tlog.StoredHashIndex(0, blank)})
+		if err != nil || leaf[0] != (tlog.Hash{}) {
+			break // what is cut is found below
+		}
+	}
+	// A root of one leaf stands where its leaf does.
+	for _, from := range []int64{blank, blank + 1 - blank%2} {
+		if from > first || blank == 0 && from > 0 {
+			continue
+		}
+		ok, err := s.leadsTo(from, first, roots)
+		if ok || err != nil {
+			return err
+		}
+	}
+	s.old = &Problem{BadTree, "tree", 0, -1, -1, "the hashes of records that were removed are not those that were signed"}
+	return nil
+}
+
+// leadsTo reports whether the hashes before record first make up roots, if
+// nothing but roots is known of the records before from.
+func (s *stored) leadsTo(from, first int64, roots []tlog.Hash) (bool, error) {
+	at := rootIndexes(from)
+	known, err := s.ReadHashes(at)
+	if err != nil {
+		return false, nil //nolint:nilerr // it is cut
+	}
+	e := edge{n: from, roots: known}
+	in := bufio.NewReaderSize(io.NewSectionReader(s.f, 0, tlog.StoredHashCount(first)*tlog.HashSize), 64<<10)
+	same := func(want tlog.Hash) bool {
+		var have tlog.Hash
+		if _, e := io.ReadFull(in, have[:]); e != nil {
+			err = e
+		}
+		return err == nil && have == want
+	}
+	for i := range tlog.StoredHashCount(from) {
+		want := tlog.Hash{}
+		if k := slices.Index(at, i); k >= 0 {
+			want = known[k]
+		}
+		if !same(want) {
+			return false, readError(err)
+		}
+	}
+	for e.n < first {
+		var leaf tlog.Hash
+		if _, err = io.ReadFull(in, leaf[:]); err != nil {
+			return false, readError(err)
+		}
+		for _, h := range e.add(leaf)[1:] {
+			if !same(h) {
+				return false, readError(err)
+			}
+		}
+	}
+	return slices.Equal(e.roots, roots), nil
+}
+
+// readError is nil for a file that ends too early: that is not good, but was read.
+func readError(err error) error {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return fmt.Errorf("reading the tree: %w", err)
+}
+
+// rootIndexes returns where the roots of the complete subtrees over the first n
+// records are stored, largest first.
+func rootIndexes(n int64) []int64 {
+	var out []int64
+	for at, left := int64(0), n; left > 0; {
+		level := bits.Len64(uint64(left)) - 1
+		out = append(out, tlog.StoredHashIndex(level, at>>level))
+		at, left = at+1<<level, left-1<<level
+	}
+	return out
 }
 
 // compare remembers the first record whose hashes are not the ones stored.
@@ -94,6 +182,10 @@ func (s *stored) compare(n int64, file string, line int64, hashes []tlog.Hash) e
 // verdict is about the file itself, after the records were found good.
 func (s *stored) verdict(records, signed int64) error {
 	const advice = "; the records are good, and it is made anew if you delete it before the log is opened"
+	if s.old != nil {
+		s.old.Text += advice
+		return s.old
+	}
 	if s.diff != nil {
 		return &Problem{BadTree, "tree", 0, s.diff.Seq, s.diff.Seq, "a hash is wrong" + advice}
 	}

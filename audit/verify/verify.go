@@ -22,6 +22,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"sallyport/audit/checkpoint"
+	"sallyport/audit/segment"
 )
 
 // Fault is what is wrong: a closed set.
@@ -39,6 +40,8 @@ const (
 	BadHistory Fault = "checkpoint" // a checkpoint is forged, damaged, doubled or missing
 	WrongKey   Fault = "key"        // the log names another key
 	BadTree    Fault = "tree"       // the hash file is damaged; the records may be good
+	BadPack    Fault = "packed"     // a packed segment is not the file that was written; its records may be good
+	BadNote    Fault = "retained"   // the note of what was removed is forged, damaged, or not of this log
 )
 
 // Problem is the first thing that is wrong with a log. It is the error that
@@ -84,8 +87,8 @@ type Report struct {
 	Checkpoints int64 `json:"checkpoints"`
 	Anchors     int   `json:"anchors"` // that the log was checked against
 
-	// Covered records stand under a good checkpoint. Those after them, Records
-	// less Covered, are the youngest of a log that is being written, or was
+	// Covered records stand under a good checkpoint, with those that were
+	// removed in order. Those after them are the youngest of a log that is being written, or was
 	// when it crashed: nothing is known against them, and nothing for them.
 	Covered  int64     `json:"covered"`
 	Signed   tlog.Tree `json:"signed"` // the newest good checkpoint
@@ -96,15 +99,38 @@ type Report struct {
 	// Closed tells that the last record is log.close.
 	Closed bool `json:"closed"`
 
+	// Retained tells what was removed in order; nil for nothing.
+	Retained *Retained `json:"retained,omitempty"`
+	// Leftover are segments that were to be removed and are still there: the
+	// next start of the writer removes them. Their records are not looked at.
+	Leftover []string `json:"leftover,omitempty"`
+
 	First   time.Time `json:"first"`             // of the first record
 	Last    time.Time `json:"last"`              // of the last
 	Absent  []string  `json:"absent,omitempty"`  // files that a log has, and that can be made anew
 	Unknown []string  `json:"unknown,omitempty"` // files that are none of a log's
 }
 
+// Retained is what the signed note says about the records that were removed.
+type Retained struct {
+	Records int64     `json:"records"` // that were removed: 0 to Records-1
+	From    time.Time `json:"from"`    // of the first of them
+	Until   time.Time `json:"until"`   // of the first that is kept
+	At      time.Time `json:"at"`      // when the last of them were removed
+	Record  int64     `json:"record"`  // that tells of it
+}
+
 // Whole reports that every byte of a closed log is covered.
 func (r Report) Whole() bool {
-	return r.Closed && r.Covered == r.Records && r.Torn == 0
+	return r.Closed && r.Covered == r.next() && r.Torn == 0
+}
+
+// next is the number of the record that would come next.
+func (r Report) next() int64 {
+	if r.Retained != nil {
+		return r.Retained.Records + r.Records
+	}
+	return r.Records
 }
 
 // String returns one sentence for a log that is good.
@@ -116,7 +142,11 @@ func (r Report) String() string {
 	if r.Covered > 0 {
 		s += fmt.Sprintf("; %d covered by the checkpoint of %s", r.Covered, r.SignedAt.UTC().Format(time.RFC3339))
 	}
-	if n := r.Records - r.Covered; n > 0 {
+	if x := r.Retained; x != nil {
+		s += fmt.Sprintf("; records 0 to %d (%s to %s) were removed in order on %s, see record %d", x.Records-1,
+			x.From.UTC().Format(time.DateOnly), x.Until.UTC().Format(time.DateOnly), x.At.UTC().Format(time.RFC3339), x.Record)
+	}
+	if n := r.next() - r.Covered; n > 0 {
 		s += fmt.Sprintf("; %d newer, not yet covered", n)
 	}
 	if r.Torn > 0 {
@@ -124,6 +154,12 @@ func (r Report) String() string {
 	}
 	if !r.Closed {
 		s += "; not closed (live, or it crashed)"
+	}
+	if len(r.Leftover) > 0 {
+		s += "; still there, and not looked at: " + strings.Join(r.Leftover, " ")
+	}
+	if len(r.Unknown) > 0 {
+		s += "; no files of a log: " + strings.Join(r.Unknown, " ")
 	}
 	return s
 }
@@ -139,7 +175,10 @@ func Verify(dir, key string, opts Options) (Report, error) {
 	if err != nil {
 		return Report{}, fmt.Errorf("reading the verifier key: %w", err)
 	}
-	c := &checker{dir: dir, key: verifier, keyText: strings.TrimSpace(key), in: bufio.NewReaderSize(nil, 2*maxLine)}
+	c := &checker{
+		dir: dir, key: verifier, keyText: strings.TrimSpace(key), in: bufio.NewReaderSize(nil, 2*maxLine),
+		sums: map[int64]string{}, told: map[int64]string{},
+	}
 	for i, msg := range opts.Anchors {
 		cp, err := checkpoint.Open(msg, verifier)
 		if err != nil {
@@ -172,7 +211,12 @@ type checker struct {
 	edge    edge
 	in      *bufio.Reader // of segments
 	signed  edge          // at the last good checkpoint
+	kept    checkpoint.Retention
 	starts  []int64
+	packed  map[int64]bool   // segments of which there is a packed file
+	plain   map[int64]bool   // segments of which there is a plain file
+	sums    map[int64]string // SHA-256 of packed files, as they are
+	told    map[int64]string // as records say
 
 	file string // being read
 	line int64
@@ -194,7 +238,10 @@ func (c *checker) run() error {
 	if err := c.advance(); err != nil {
 		return err
 	}
-	if err := c.meet(); err != nil { // a checkpoint of nothing
+	if err := c.removed(); err != nil {
+		return err
+	}
+	if err := c.meet(); err != nil { // a checkpoint of nothing, or of what was removed
 		return err
 	}
 	for i, first := range c.starts {
@@ -210,10 +257,10 @@ func (c *checker) run() error {
 
 // missing tells of a segment that does not begin where the last one ended.
 func (c *checker) missing(first int64) error {
-	name := fmt.Sprintf("%012d.jsonl", c.edge.n)
+	name := segment.Name(c.edge.n)
 	if first < c.edge.n {
 		return c.earlier(&Problem{
-			OutOfPlace, fmt.Sprintf("%012d.jsonl", first), 1, first, first,
+			OutOfPlace, segment.Name(first), 1, first, first,
 			fmt.Sprintf("the segment before it goes on to record %d", c.edge.n-1),
 		})
 	}
@@ -225,7 +272,7 @@ func (c *checker) finish() error {
 	n := c.edge.n
 	if c.next != nil {
 		return c.earlier(&Problem{
-			Cut, fmt.Sprintf("%012d.jsonl", c.lastStart()), 0, n, c.next.Tree.N - 1,
+			Cut, segment.Name(c.lastStart()), 0, n, c.next.Tree.N - 1,
 			fmt.Sprintf("%d records were signed at %s, and %d are left",
 				c.next.Tree.N, c.next.Time.Format(time.RFC3339), n),
 		})
@@ -238,6 +285,15 @@ func (c *checker) finish() error {
 				a.Tree.N, a.Time.Format(time.RFC3339), n),
 		}
 	}
+	if c.kept.Record >= n {
+		return &Problem{
+			Cut, segment.Name(c.lastStart()), 0, n, c.kept.Record,
+			fmt.Sprintf("the note of what was removed was signed when there was a record %d", c.kept.Record),
+		}
+	}
+	if err := c.packs(); err != nil {
+		return err
+	}
 	c.Torn += c.history.torn
 	if c.stored == nil {
 		c.Absent = append(c.Absent, "tree")
@@ -248,7 +304,7 @@ func (c *checker) finish() error {
 
 func (c *checker) lastStart() int64 {
 	if len(c.starts) == 0 {
-		return 0
+		return c.kept.First
 	}
 	return c.starts[len(c.starts)-1]
 }
@@ -266,12 +322,15 @@ func (c *checker) open() error {
 		return err
 	}
 	c.history = newHistory(f, size)
+	if err := c.openNote(); err != nil {
+		return err
+	}
 	f, size, err = openRegular(filepath.Join(c.dir, "tree"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err == nil {
-		c.stored = newStored(f, size)
+		c.stored = newStored(f, size, c.kept.First)
 	}
 	public, err := os.ReadFile(filepath.Join(c.dir, "log.pub"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -290,19 +349,39 @@ func (c *checker) list() error {
 	if err != nil {
 		return fmt.Errorf("reading the log: %w", err)
 	}
+	c.packed, c.plain = map[int64]bool{}, map[int64]bool{}
 	for _, d := range names {
-		var first int64
 		name := d.Name()
-		switch _, err := fmt.Sscanf(name, "%d.jsonl", &first); {
-		case err == nil && fmt.Sprintf("%012d.jsonl", first) == name:
-			c.starts = append(c.starts, first)
-		case name != "checkpoints" && name != "tree" && name != "log.pub":
+		first, packed, ok := segment.Parse(name)
+		switch {
+		case ok && packed:
+			c.packed[first] = true
+		case ok:
+			c.plain[first] = true
+		case name != "checkpoints" && name != "tree" && name != "log.pub" && name != "retained":
 			c.Unknown = append(c.Unknown, name)
+		}
+		if ok {
+			c.starts = append(c.starts, first)
 		}
 	}
 	slices.Sort(c.starts)
+	c.starts = slices.Compact(c.starts)
+	n, _ := slices.BinarySearch(c.starts, c.kept.First)
+	for _, first := range c.starts[:n] {
+		c.Leftover = append(c.Leftover, c.nameOf(first))
+	}
+	c.starts = c.starts[n:]
 	c.Segments = len(c.starts)
 	return nil
+}
+
+// nameOf returns the file that a segment is read from.
+func (c *checker) nameOf(first int64) string {
+	if c.plain[first] {
+		return segment.Name(first)
+	}
+	return segment.PackedName(first)
 }
 
 // openRegular refuses what could be a link to somewhere else.

@@ -2,18 +2,23 @@ package verify_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"sallyport/audit"
+	"sallyport/audit/segment"
 	"sallyport/audit/verify"
 )
 
@@ -72,11 +77,128 @@ func (f *fixture) read(t testing.TB) map[string][]byte {
 	}
 	files := map[string][]byte{}
 	for _, n := range names {
-		if files[n.Name()], err = os.ReadFile(filepath.Join(f.dir, n.Name())); err != nil {
+		data, err := os.ReadFile(filepath.Join(f.dir, n.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // packed meanwhile
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[n.Name()] = data
+	}
+	return files
+}
+
+// newKeptFixture is one whose old segments are packed and whose oldest were
+// removed in order.
+func newKeptFixture(t testing.TB, records int) *fixture {
+	t.Helper()
+	base := tempDir(t)
+	var mu sync.Mutex
+	tick := time.Unix(1_800_000_000, 0)
+	now := func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		tick = tick.Add(time.Millisecond)
+		return tick
+	}
+	f := &fixture{dir: filepath.Join(base, "audit")}
+	l, err := audit.Open(audit.Config{Dir: f.dir, KeyFile: filepath.Join(base, "key"), Interval: time.Hour, SegmentSize: 1500, Now: now, Pack: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.key = l.Verifier()
+	for i := range records {
+		rec := audit.Record{Kind: audit.Admit, Cell: "abcdefgh", Host: fmt.Sprintf("h%d.example", i), Port: 443}
+		if err := l.Append(t.Context(), &rec); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return files
+	third := f.awaitPacked(t, 4)[2]
+	var rec audit.Record
+	if err := json.Unmarshal(f.unpacked(t, third)[0], &rec); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := l.Retain(now().Sub(rec.Time) - time.Millisecond); err != nil || len(got.Segments) < 2 {
+		t.Fatalf("Retain = %+v, %v", got, err)
+	}
+	if f.anchor, err = l.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		rec := audit.Record{Kind: audit.Admit, Cell: "abcdefgh", Host: fmt.Sprintf("later%d.example", i), Port: 443}
+		if err := l.Append(t.Context(), &rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.starts = f.awaitPacked(t, 2)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.files = f.read(t)
+	return f
+}
+
+// awaitPacked returns the names of the segments once all but the last are packed.
+func (f *fixture) awaitPacked(t testing.TB, least int) []string {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for range 5000 {
+		names, plain := []string(nil), 0
+		for _, name := range slices.Sorted(maps.Keys(f.read(t))) {
+			if _, packed, ok := segment.Parse(name); ok {
+				names = append(names, name)
+				if !packed {
+					plain++
+				}
+			}
+		}
+		if plain == 1 && len(names) >= least && strings.HasSuffix(names[len(names)-1], ".jsonl") {
+			return names
+		}
+		<-tick.C
+	}
+	t.Fatal("the old segments were not packed")
+	return nil
+}
+
+// unpacked returns the lines of a packed segment.
+func (f *fixture) unpacked(t testing.TB, name string) [][]byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(f.dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unpack(t, data)
+}
+
+func unpack(t testing.TB, data []byte) [][]byte {
+	t.Helper()
+	r, err := segment.Unpack(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	out, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines(out)
+}
+
+// repack packs lines as the writer does, with the head that the file had.
+func repack(t testing.TB, old []byte, l [][]byte) []byte {
+	t.Helper()
+	head, err := segment.ReadHead(bytes.NewReader(old))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := segment.Pack(&out, bytes.NewReader(join(l)), head); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
 }
 
 // with returns the directory of a copy that edit has been at.
@@ -236,7 +358,11 @@ func good(t testing.TB, f *fixture, dir string) bool {
 }
 
 func TestFlipAnyByte(t *testing.T) {
-	f := newFixture(t, 6)
+	t.Run("plain", func(t *testing.T) { flipAnyByte(t, newFixture(t, 6)) })
+	t.Run("packed and retained", func(t *testing.T) { flipAnyByte(t, newKeptFixture(t, 30)) })
+}
+
+func flipAnyByte(t *testing.T, f *fixture) {
 	if !good(t, f, f.dir) {
 		t.Fatal("the untouched log is not good")
 	}
@@ -271,7 +397,11 @@ func TestFlipAnyByte(t *testing.T) {
 // TestNoManipulationPasses plays random changes, one to three at a time, on
 // any file of a log.
 func TestNoManipulationPasses(t *testing.T) {
-	f := newFixture(t, 20)
+	t.Run("plain", func(t *testing.T) { noManipulationPasses(t, newFixture(t, 20)) })
+	t.Run("packed and retained", func(t *testing.T) { noManipulationPasses(t, newKeptFixture(t, 40)) })
+}
+
+func noManipulationPasses(t *testing.T, f *fixture) {
 	names := slices.Sorted(maps.Keys(f.files))
 	rng := rand.New(rand.NewPCG(1, 2))
 	moves := []func(files map[string][]byte, name string) string{
