@@ -55,6 +55,7 @@ func (d *policyDoc) effective() []byte {
 	if d.denied == rules.NameErrorDenied {
 		w.line(0, "dns: {denied: nxdomain}")
 	}
+	w.presets(d.allPresets())
 	list := d.allRules()
 	slices.SortFunc(list, func(a, b *ruleDoc) int { return cmp.Compare(a.ID, b.ID) })
 	if len(list) == 0 {
@@ -117,6 +118,15 @@ func (w *writer) line(level int, s string) {
 func (w *writer) text(level int, name, value string) {
 	if value != "" {
 		w.line(level, name+": "+quote(value))
+	}
+}
+
+func (w *writer) presets(list []presetRef) {
+	if len(list) > 0 {
+		w.line(0, "presets:")
+	}
+	for _, p := range list {
+		w.line(1, "- {ref: "+quote(p.ref)+", digest: "+quote(p.digest)+"}")
 	}
 }
 

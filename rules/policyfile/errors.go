@@ -75,6 +75,8 @@ type file struct {
 	errs  Errors
 	// written says that this package wrote it: its lines may be long.
 	written bool
+	// with holds the values of a preset's parameters; nil in any other file.
+	with map[string][]string
 }
 
 func (f *file) errorAt(line, col int, format string, args ...any) {

@@ -61,17 +61,41 @@ func (l *loader) err() error {
 
 // readInclude reads one entry of include.
 func (d *policyDoc) readInclude(n ast.Node) {
-	d.mapping(n, "an include", []key{
-		{name: "file", required: true, read: func(n ast.Node) {
-			before := len(d.errs)
-			var s string
-			if d.str(&s)(n); len(d.errs) == before {
-				d.include(n, s)
-			}
-		}},
-		{name: "preset", later: true},
+	keep := func(ast.Node) {} // read below, by what kind it is
+	seen := d.mapping(n, "an include", []key{
+		{name: "file", read: keep},
+		{name: "preset", read: keep},
+		{name: "with", read: keep},
+		{name: "credential", read: keep},
 		{name: "detect", later: true},
 	})
+	var kinds []string
+	for _, kind := range []string{"file", "preset"} {
+		if seen[kind] != nil {
+			kinds = append(kinds, kind)
+		}
+	}
+	switch {
+	case seen == nil || seen["detect"] != nil:
+		return
+	case len(kinds) != 1:
+		d.errorf(n, "an include has one of file, preset")
+		return
+	}
+	for _, name := range []string{"with", "credential"} {
+		if seen[name] != nil && seen["preset"] == nil {
+			d.errorf(seen[name], "%s is for a preset", name)
+		}
+	}
+	if seen["preset"] != nil {
+		d.readPresetInclude(n, seen)
+		return
+	}
+	before := len(d.errs)
+	var s string
+	if d.str(&s)(seen["file"]); len(d.errs) == before {
+		d.include(seen["file"], s)
+	}
 }
 
 func (d *policyDoc) include(n ast.Node, s string) {

@@ -208,7 +208,7 @@ func TestIncludeRefuses(t *testing.T) {
 		{"a statement of an included file", include(one("a", "a.test"), "a.yaml"), "a.yaml:4:9: this does not hold: allow (allowed) by rule \"a\", p.yaml:7: GET https://a.test/", map[string]string{
 			"a.yaml": head + "never: [{host: a.test}]\nrules: []\n",
 		}},
-		{"a preset", head + "include: [{preset: x}]\n", "\"preset\" is not built", nil},
+		{"a preset", head + "include: [{preset: x}]\n", `there is no preset "x"`, nil},
 	}
 	for _, tt := range tests {
 		_, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(tt.text), Files: files(tt.files)}, nil)

@@ -16,8 +16,11 @@ type policyDoc struct {
 	rel      string       // its path from the directory of the first file
 	above    []*policyDoc // the files that include it, the first one first
 	includes []*policyDoc
-	parsed   bool // it is a mapping of the right kind
-	done     bool // read to its end
+	preset   *presetDoc  // nil for a policy
+	presets  []presetRef // of an effective policy
+	later    []func()    // what of a preset is read once its values are known
+	parsed   bool        // it is a mapping of the right kind
+	done     bool        // read to its end
 	creds    []Credential
 
 	name, owner, description string
@@ -57,7 +60,9 @@ func (d *policyDoc) read(root *ast.MappingNode) {
 		{name: "scopes", later: true},
 		{name: "limits", later: true},
 	}
-	if !d.written {
+	if d.written {
+		keys = append(keys, key{name: "presets", read: d.items(d.readPresetRef)})
+	} else {
 		keys = append(keys, key{name: "defaults", read: d.readDefaults},
 			key{name: "include", read: d.items(d.readInclude)}, key{name: "tests", read: keep(&testList)})
 	}

@@ -248,7 +248,7 @@ func TestPolicyErrors(t *testing.T) {
 		// What this version does not build.
 		{"", head + "mode: learn\nrules: []\n", []place{{4, 7, `mode "learn" is not built`}}},
 		{"", head + "include: [{preset: x}]\nrules: []\nscopes: {}\nlimits: {}\n", []place{
-			{4, 11, "has no file"}, {4, 12, `"preset" is not built`}, {6, 1, `"scopes" is not built`}, {7, 1, `"limits" is not built`},
+			{4, 20, `there is no preset "x"`}, {6, 1, `"scopes" is not built`}, {7, 1, `"limits" is not built`},
 		}},
 		{"", head + "defaults: {limits: {}}\ndns: {resolve: []}\nrules: []\n", []place{{4, 12, "not built"}, {5, 7, "not built"}}},
 		{"", rule("{host: a.test}", "limits: {request_body: 1MiB}\n"), []place{{8, 14, `"request_body" is not built`}}},

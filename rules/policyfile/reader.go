@@ -176,7 +176,9 @@ func (f *file) strs(read func(ast.Node, string)) func(ast.Node) {
 		before := len(f.errs)
 		var s string
 		if f.str(&s)(n); len(f.errs) == before {
-			read(n, s)
+			for _, v := range f.expand(n, s) {
+				read(n, v)
+			}
 		}
 	})
 }

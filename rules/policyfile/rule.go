@@ -70,7 +70,7 @@ func (d *policyDoc) readRule(n ast.Node) {
 		{name: "expires", read: d.date(&r.Expires)},
 		{name: "allow", read: read("allow")},
 		{name: "deny", read: read("deny")},
-		{name: "credential", read: d.id(&r.Credential)},
+		{name: "credential", read: d.grant(&r.Credential)},
 		{name: "mode", read: d.mode(&r.Observe)},
 		{name: "tls", read: d.tls(&r.TLS)},
 		{name: "log", read: d.log(&r.Log)},
@@ -138,7 +138,9 @@ func (f *file) oneHost(dst *[]rules.HostPattern) func(ast.Node) {
 		before := len(f.errs)
 		var s string
 		if f.str(&s)(n); len(f.errs) == before {
-			f.addHost(n, s, dst)
+			for _, v := range f.expand(n, s) {
+				f.addHost(n, v, dst)
+			}
 		}
 	}
 }
