@@ -22,7 +22,7 @@ import (
 // is put there (HT-09).
 func apply(r *http.Request, place control.Place, ans injectAnswer) error {
 	names := append(slices.Collect(maps.Keys(ans.Set)), ans.Remove...)
-	if place.Type != "query" {
+	if !inQuery(&place) && place.Header != "" {
 		names = append(names, place.Header)
 	}
 	for _, values := range ans.Set {
@@ -43,7 +43,7 @@ func apply(r *http.Request, place control.Place, ans injectAnswer) error {
 		r.Header[http.CanonicalHeaderKey(name)] = values
 	}
 	params := ans.Query
-	if place.Type == "query" {
+	if inQuery(&place) {
 		if _, ok := params[place.Header]; !ok {
 			return errors.New("the broker's answer leaves the credential's parameter out")
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sallyport/broker/scrub"
+	"sallyport/broker/sign"
 	"sallyport/control"
 	"sallyport/rules"
 	"sallyport/rules/gate"
@@ -109,38 +110,41 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 		c.cell(p.Identity().Cell).guard(p, r)
 		return nil
 	}
-	deny := func(reason rules.Reason, err error) error {
-		return &gate.DeniedError{Reason: reason, ID: p.ID(), Decision: d, Err: err}
-	}
 	if err := sameRequest(p, r); err != nil {
-		return deny(rules.CredentialMismatch, err)
+		return denied(p, rules.CredentialMismatch, err)
 	}
 	cc := c.cell(p.Identity().Cell)
 	if cc == nil || cc.run != p.Identity().Run || cc.finder == nil {
-		return deny(rules.CredentialMismatch, errors.New("the cell has no grant"))
+		return denied(p, rules.CredentialMismatch, errors.New("the cell has no grant"))
 	}
 	place, ok := cc.finder.place(d.Credential)
 	if !ok {
-		return deny(rules.CredentialMismatch, fmt.Errorf("the run was not granted %q", d.Credential))
+		return denied(p, rules.CredentialMismatch, fmt.Errorf("the run was not granted %q", d.Credential))
+	}
+	if cc.asksToken(p) {
+		return nil // Answer answers it, and nothing is sent
 	}
 	m, err := messageOf(place, r)
 	if err != nil {
-		return deny(rules.CredentialUnavail, err)
+		return denied(p, rules.CredentialUnavail, err)
 	}
 	ans, reason, err := c.ask(ctx, p, place, m)
 	if err != nil {
-		return deny(reason, err)
+		return denied(p, reason, err)
 	}
 	m.apply(r)
 	if err := apply(r, place, ans); err != nil {
-		return deny(rules.CredentialUnavail, err)
+		return denied(p, rules.CredentialUnavail, err)
 	}
 	cc.guard(p, r)
-	// A range would have upstream cut an answer that repeats the secret into
-	// pieces that nobody can recognise. The whole answer is allowed instead
-	// (RFC 9110 section 14.2).
-	r.Header.Del("Range")
-	r.Header.Del("If-Range")
+	if !place.Fields {
+		// A range would have upstream cut an answer that repeats the secret into
+		// pieces that nobody can recognise. The whole answer is allowed instead
+		// (RFC 9110 section 14.2). Who signs sends no secret, and reads large
+		// objects in ranges.
+		r.Header.Del("Range")
+		r.Header.Del("If-Range")
+	}
 	cc.expose(d.Credential, ans.Expose, p.Request().Endpoint.Host)
 	return nil
 }
@@ -155,6 +159,8 @@ func (c *Client) Params(p gate.Pass) []string {
 	switch place, _ := cc.finder.place(p.Decision().Credential); place.Type {
 	case "query":
 		return []string{place.Header}
+	case "azure-sas":
+		return sign.SASParams()
 	case "aws-sigv4":
 		return sigV4Params(p.Request().Query)
 	default:
@@ -189,27 +195,44 @@ func sameRequest(p gate.Pass, r *http.Request) error {
 	return nil
 }
 
-// ask asks the broker, twice if the first connection turns out to be dead.
-func (c *Client) ask(ctx context.Context, p gate.Pass, place control.Place, m message) (injectAnswer, rules.Reason, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
+// ask asks the broker for the changes to a request.
+func (c *Client) ask(ctx context.Context, p gate.Pass, place control.Place, m message) (ans injectAnswer, reason rules.Reason, err error) {
+	in := c.requestOf(p)
+	in.Fields, in.Payload, in.Body = m.fields(place), m.payload, m.raw
+	reason, err = c.call(ctx, "/v1/inject", in, &ans)
+	return ans, reason, err
+}
+
+// requestOf says what was admitted.
+func (c *Client) requestOf(p gate.Pass) injectRequest {
 	q := p.Request()
-	in := injectRequest{
+	return injectRequest{
 		Cell: p.Identity().Cell, Run: p.Identity().Run, Rule: p.Decision().Rule, Credential: p.Decision().Credential,
 		Secure: q.Secure, Method: q.Method, Host: q.Endpoint.Host.String(), Port: q.Endpoint.Port,
-		Path: q.Path.String(), Query: q.Query, Fields: m.fields(place), Payload: m.payload,
+		Path: q.Path.String(), Query: q.Query,
 	}
+}
+
+// call calls the broker, twice if the first connection turns out to be dead. The
+// reason is there with an error.
+func (c *Client) call(ctx context.Context, op string, in, out any) (rules.Reason, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	var err error
 	for range 2 {
-		var ans injectAnswer
-		if err = c.control.Call(ctx, "/v1/inject", in, &ans); err == nil {
-			return ans, "", nil
+		if err = c.control.Call(ctx, op, in, out); err == nil {
+			return "", nil
 		}
 		if refusal, ok := errors.AsType[*control.Error](err); ok {
-			return injectAnswer{}, reasonOf(refusal), refusal
+			return reasonOf(refusal), refusal
 		}
 	}
-	return injectAnswer{}, rules.BrokerUnavailable, err
+	return rules.BrokerUnavailable, err
+}
+
+// denied is the refusal of a request that was admitted.
+func denied(p gate.Pass, reason rules.Reason, err error) error {
+	return &gate.DeniedError{Reason: reason, ID: p.ID(), Decision: p.Decision(), Err: err}
 }
 
 // reasonOf takes over the two reasons that are the broker's to give. Any other

@@ -117,6 +117,6 @@ func parseRequest(in injectRequest) (sign.Request, error) {
 	}
 	return sign.Request{
 		Method: in.Method, Endpoint: target.Endpoint{Host: h, Port: in.Port}, Path: p, Query: in.Query,
-		Header: in.Fields, Payload: in.Payload,
+		Header: in.Fields, Payload: in.Payload, Body: in.Body,
 	}, nil
 }

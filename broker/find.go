@@ -2,8 +2,10 @@ package broker
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +24,8 @@ type finder struct {
 	// owner holds the grant of each placeholder: first those that identify their
 	// grants, in order, then the others, which may stand nowhere.
 	owner []int
+	// document says of each placeholder whether it is the id of a document.
+	document []bool
 }
 
 // newFinder returns nil if there is nothing to find.
@@ -31,16 +35,19 @@ func newFinder(grants []control.Grant) *finder {
 	}
 	f := &finder{grants: grants}
 	var all []needle.Needle
-	add := func(placeholder string, grant int) {
+	add := func(placeholder string, grant int, document bool) {
 		all = append(all, needle.Spellings([]byte(placeholder), nil, len(f.owner))...)
-		f.owner = append(f.owner, grant)
+		f.owner, f.document = append(f.owner, grant), append(f.document, document)
 	}
 	for i, g := range grants {
-		add(g.Placeholder, i)
+		add(g.Placeholder, i, false)
 	}
 	for i, g := range grants {
 		for _, v := range g.More {
-			add(v.Placeholder, i)
+			// A document is looked for by its id.
+			if id := cmp.Or(v.ID, v.Placeholder); id != g.Placeholder {
+				add(id, i, v.ID != "")
+			}
 		}
 	}
 	f.set = needle.NewSet(all)
@@ -58,21 +65,27 @@ func (f *finder) has(grants []control.Grant) bool {
 }
 
 func (f *finder) place(credential string) (control.Place, bool) {
-	for i := range f.grants {
-		if f.grants[i].Credential == credential {
-			return f.grants[i].Place, true
-		}
+	if g := f.grant(credential); g != nil {
+		return g.Place, true
 	}
 	return control.Place{}, false
 }
 
 func (f *finder) placeholder(credential string) string {
-	for i := range f.grants {
-		if f.grants[i].Credential == credential {
-			return f.grants[i].Placeholder
-		}
+	if g := f.grant(credential); g != nil {
+		return g.Placeholder
 	}
 	return ""
+}
+
+// grant returns the grant of a credential, or nil.
+func (f *finder) grant(credential string) *control.Grant {
+	for i := range f.grants {
+		if f.grants[i].Credential == credential {
+			return &f.grants[i]
+		}
+	}
+	return nil
 }
 
 // seen is what was found of one grant.
@@ -152,7 +165,7 @@ func (l *look) field(key string, values []string) {
 	for i := range l.f.grants {
 		p := &l.f.grants[i].Place
 		switch {
-		case p.Type != "query" && sameField(key, p.Header):
+		case !inQuery(p) && p.Header != "" && sameField(key, p.Header):
 			l.inPlace(i, key, values)
 		case ownKey:
 			l.seen[i] |= seenForeign // whether that matters the policy knows
@@ -180,7 +193,7 @@ func (l *look) inPlace(i int, key string, values []string) {
 // boundIn returns the grant whose placeholder may stand in a field's value, or -1.
 func (l *look) boundIn(key, v string) int {
 	for i := range l.f.grants {
-		if g := &l.f.grants[i]; g.Place.Type != "query" && key == g.Place.Header && standsAlone(g, v) {
+		if g := &l.f.grants[i]; !inQuery(&g.Place) && key == g.Place.Header && standsAlone(g, v) {
 			return i
 		}
 	}
@@ -209,14 +222,14 @@ func (l *look) param(part string) {
 			}
 			continue
 		}
-		if g.Place.Type != "query" || !target.ParamNamed(part, g.Place.Header) {
+		if !inQuery(&g.Place) || !target.ParamNamed(part, g.Place.Header) {
 			if ownKey {
 				l.seen[i] |= seenForeign
 			}
 			continue
 		}
 		key, v, _ := strings.Cut(part, "=")
-		if l.seen[i]&seenPlace != 0 || key != g.Place.Header || v != g.Placeholder {
+		if l.seen[i]&seenPlace != 0 || key != g.Place.Header || !isParam(g, v) {
 			l.seen[i] |= seenForeign | seenPlace
 			continue
 		}
@@ -224,6 +237,18 @@ func (l *look) param(part string) {
 		bound = i
 	}
 	l.text(part, bound)
+}
+
+// inQuery reports whether a credential goes into the query.
+func inQuery(p *control.Place) bool { return p.Type == "query" || p.Type == "azure-sas" }
+
+// isParam reports whether a parameter's value is the placeholder of a grant.
+func isParam(g *control.Grant, v string) bool {
+	if v == g.Placeholder {
+		return true
+	}
+	plain, err := url.QueryUnescape(v) // a signature in base64 has characters that are escaped
+	return err == nil && g.Place.Type == "azure-sas" && plain == g.Placeholder
 }
 
 // text notes every placeholder in s as leaked, except that of one grant, which
@@ -271,11 +296,20 @@ func search[T needle.Text](l *look, s T, except int) {
 		if !ok {
 			return
 		}
-		if h.Needle.Value != except {
+		if !l.f.mayStand(h.Needle, except) {
 			l.seen[l.f.owner[h.Needle.Value]] |= seenLeaked
 		}
 		from = h.At + 1
 	}
+}
+
+// mayStand reports whether a needle belongs into the place of grant except: its
+// placeholder, or the id of its document, and never the other half of a pair.
+func (f *finder) mayStand(n *needle.Needle, except int) bool {
+	if n.Value == except {
+		return true
+	}
+	return except >= 0 && f.owner[n.Value] == except && f.document[n.Value]
 }
 
 // unescape undoes percent escapes and the \u00XX, \xXX and one-character escapes

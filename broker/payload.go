@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"sallyport/control"
@@ -18,20 +19,24 @@ import (
 // bodies are large, signs what the client declares instead.
 const maxHashed = 8 << 20
 
+// maxSigned bounds a body that the broker has to see to sign it.
+const maxSigned = 1 << 20
+
 // message is the request as it will be signed and sent: what a signature is over
 // has to be known before there is one.
 type message struct {
 	header  http.Header
 	payload string
+	raw     []byte        // the body itself, if the place asks for it
 	body    io.ReadCloser // nil for the request's own
-	length  int64         // of body
+	length  int64         // of body, -1 if nobody knows
 }
 
 // messageOf prepares a request for a place. It does not change the request, but
 // may have read its body.
 func messageOf(place control.Place, r *http.Request) (message, error) {
-	m := message{header: r.Header}
-	if !place.Payload {
+	m := message{header: r.Header, length: r.ContentLength}
+	if !place.Payload && !place.Body {
 		return m, nil
 	}
 	if place.Type == "aws-sigv4" {
@@ -44,12 +49,18 @@ func messageOf(place control.Place, r *http.Request) (message, error) {
 		m.payload = hex.EncodeToString(sum[:])
 		return m, nil
 	}
-	b, err := io.ReadAll(io.LimitReader(r.Body, maxHashed+1))
+	most := maxHashed
+	if place.Body {
+		most = maxSigned
+	}
+	b, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
 	switch {
 	case err != nil:
 		return message{}, fmt.Errorf("reading the body that is to be signed: %w", err)
-	case len(b) > maxHashed:
-		return message{}, fmt.Errorf("the body is larger than %d octets, and has to be read whole to be signed", maxHashed)
+	case len(b) > most:
+		return message{}, fmt.Errorf("the body is larger than %d octets, and has to be read whole to be signed", most)
+	case place.Body:
+		m.raw = b
 	}
 	sum := sha256.Sum256(b)
 	m.payload, m.length = hex.EncodeToString(sum[:]), int64(len(b))
@@ -73,7 +84,9 @@ func (m message) declared(values []string, r *http.Request) (message, error) {
 	case sha256Text.MatchString(m.payload), m.payload == "UNSIGNED-PAYLOAD", m.payload == "STREAMING-UNSIGNED-PAYLOAD-TRAILER":
 		return m, nil
 	case m.payload == "STREAMING-AWS4-HMAC-SHA256-PAYLOAD":
-		return m.unframed(r)
+		return m.signedChunks(r, false)
+	case m.payload == "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER":
+		return m.signedChunks(r, true)
 	}
 	return message{}, fmt.Errorf("X-Amz-Content-Sha256 %.60q cannot be signed anew", m.payload)
 }
@@ -96,8 +109,11 @@ func (m message) fields(place control.Place) http.Header {
 		return nil
 	}
 	h := m.header.Clone()
-	for _, name := range []string{"Cookie", "Accept-Encoding", "User-Agent"} {
+	for _, name := range []string{"Cookie", "Accept-Encoding", "User-Agent", "Content-Length"} {
 		delete(h, name)
+	}
+	if m.length > 0 { // as it will be sent
+		h["Content-Length"] = []string{strconv.FormatInt(m.length, 10)}
 	}
 	for name := range h {
 		if strings.HasPrefix(name, "Proxy-") {

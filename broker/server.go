@@ -200,6 +200,8 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("/v1/credentials", control.Handle(admin, s.list))
 	mux.Handle("POST /v1/reload", control.Handle(admin, s.reload))
 	mux.Handle("POST /v1/inject", control.Handle(gateway, s.inject))
+	mux.Handle("POST /v1/certificate", control.Handle(gateway, s.certificate))
+	mux.Handle("POST /v1/handshake", control.Handle(gateway, s.signature))
 	return mux
 }
 
@@ -283,6 +285,15 @@ func (s *Server) grantOne(ctx context.Context, name string) (control.Grant, erro
 			g.Env, g.Placeholder = b.env, ph
 		default:
 			g.More = append(g.More, control.Value{Env: b.secretEnv, Placeholder: ph})
+		}
+	}
+	if d, ok := b.scheme.(sign.Documenter); ok {
+		text, id, err := d.Document(v, g.Placeholder)
+		switch {
+		case err != nil:
+			return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
+		case text != "": // the variable holds the document
+			g.More, g.Env = append(g.More, control.Value{Env: b.env, Placeholder: text, ID: id}), ""
 		}
 	}
 	return g, nil
@@ -400,6 +411,7 @@ type injectRequest struct {
 	// Fields and Payload are there if the credential's place asks for them.
 	Fields  http.Header `json:"fields,omitempty"`
 	Payload string      `json:"payload,omitempty"`
+	Body    []byte      `json:"body,omitempty"`
 }
 
 // injectAnswer is what the gateway does to the request: see [sign.Changes].

@@ -70,16 +70,26 @@ type Grant struct {
 type Value struct {
 	Env         string `json:"env,omitempty"`
 	Placeholder string `json:"placeholder"`
+	// ID is what stands in requests that were signed with a document, which
+	// itself stands nowhere.
+	ID string `json:"id,omitempty"`
 }
 
 // Place is where a credential goes in a request.
 type Place struct {
 	Type   string `json:"type"`   // bearer, header, basic, query, aws-sigv4 …
 	Header string `json:"header"` // canonical name
-	// Fields and Payload say what the broker needs to sign: the header fields,
-	// and a hash of the body.
+	// Fields, Payload and Body say what the broker needs to sign: the header
+	// fields, a hash of the body, and the body itself.
 	Fields  bool `json:"fields,omitempty"`
 	Payload bool `json:"payload,omitempty"`
+	Body    bool `json:"body,omitempty"`
+	// Token is the endpoint whose tokens the broker gets itself: the gateway
+	// answers a sandbox that asks it.
+	Token string `json:"token,omitempty"`
+	// Name is what a type needs to know besides: the account of a shared key, or
+	// the member of a token answer.
+	Name string `json:"name,omitempty"`
 }
 
 const maxFile = 1 << 20

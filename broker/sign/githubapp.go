@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -51,8 +50,7 @@ func (*gitHubApp) Place() control.Place {
 
 // Check implements [Scheme]: the key has to sign.
 func (*gitHubApp) Check(v secret.Value) error {
-	_, err := jwsAlgorithms["RS256"].sign([]byte("a trial"), v)
-	return err
+	return checkSigns("RS256", v)
 }
 
 // Shapes implements [Shaper]: the sandbox sees an installation's token.
@@ -92,18 +90,14 @@ func (g *gitHubApp) mint(ctx context.Context, v secret.Value) (minted, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-GitHub-Api-Version", "2022-11-28")
 	req.Header.Set("User-Agent", "sallyport")
-	resp, err := g.transport.RoundTrip(req)
+	resp, answer, err := roundTrip(ctx, g.transport, req)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
 		return minted{}, err
 	}
-	defer resp.Body.Close()
-	return g.read(resp)
+	return g.read(resp, answer)
 }
 
-func (g *gitHubApp) read(resp *http.Response) (minted, error) {
+func (g *gitHubApp) read(resp *http.Response, body []byte) (minted, error) {
 	if resp.StatusCode != http.StatusCreated {
 		return minted{}, fmt.Errorf("it answered %d", resp.StatusCode)
 	}
@@ -111,10 +105,7 @@ func (g *gitHubApp) read(resp *http.Response) (minted, error) {
 		Token     string    `json:"token"`
 		ExpiresAt time.Time `json:"expires_at"`
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenAnswer))
 	switch {
-	case err != nil:
-		return minted{}, errors.New("the answer broke off")
 	case json.Unmarshal(body, &ans) != nil || ans.Token == "" || ans.ExpiresAt.IsZero():
 		return minted{}, errors.New("its answer holds no token with an end")
 	case checkHeaderSafe(secret.New([]byte(ans.Token))) != nil:

@@ -45,7 +45,7 @@ func (j jwtBearer) Check(v secret.Value) error {
 
 // Shapes implements [Shaper]: the sandbox sees something like a token, not a key.
 func (jwtBearer) Shapes(secret.Value) ([]string, error) {
-	return []string{"eyJhbGciOiJub25lIn0K.eyJzdWIiOiJub2JvZHkifQo.bm90LWEtc2lnbmF0dXJl"}, nil
+	return []string{someToken}, nil
 }
 
 func (j jwtBearer) Sign(_ context.Context, v secret.Value, r Request) (Changes, error) {

@@ -41,6 +41,7 @@ type Request struct {
 	// or what AWS writes in its stead.
 	Header  http.Header
 	Payload string
+	Body    []byte // itself, if the place asks for it
 	Now     time.Time
 }
 
@@ -74,6 +75,14 @@ type Shaper interface {
 	Shapes(secret.Value) ([]string, error)
 }
 
+// Documenter is a [Scheme] whose secret is a document that programs read: Document
+// returns one of the same form for the sandbox, made anew for each run, with no
+// true key in it but the placeholder, and what shows in a request that it was made
+// with that. An empty text says that there is no document.
+type Documenter interface {
+	Document(v secret.Value, placeholder string) (text, id string, err error)
+}
+
 // New returns the scheme that a credential document describes.
 func New(s policyfile.Scheme, cfg Config) (Scheme, error) {
 	switch s.Type {
@@ -86,13 +95,43 @@ func New(s policyfile.Scheme, cfg Config) (Scheme, error) {
 	case policyfile.Query:
 		return newQuery(s)
 	case policyfile.AWSSigV4:
-		return newSigV4(s)
+		return newSigV4(s, cfg)
 	case policyfile.JSONWebToken:
 		return newJWT(s)
 	case policyfile.GitHub:
 		return newGitHubApp(s, cfg)
 	case policyfile.OAuth2Client:
 		return newOAuth2Client(s, cfg)
+	case policyfile.OAuth2Refresh:
+		return newOAuth2Refresh(s, cfg)
+	case policyfile.OAuth2JWT:
+		return newOAuth2JWT(s, cfg)
+	case policyfile.GCPServiceAccount:
+		return newGCPServiceAccount(s, cfg)
+	case policyfile.HMACSigned:
+		return newHMAC(s)
+	case policyfile.OCIRegistry:
+		return newOCIRegistry(s, cfg)
+	case policyfile.ClientCert:
+		return ClientCert{}, nil
+	default:
+		return newCloud(s)
+	}
+}
+
+// newCloud returns the schemes of cloud vendors.
+func newCloud(s policyfile.Scheme) (Scheme, error) {
+	switch s.Type {
+	case policyfile.AzureStorage:
+		return newAzureKey(s)
+	case policyfile.AzureSAS:
+		return azureSAS{}, nil
+	case policyfile.TencentTC3:
+		return newTC3(s)
+	case policyfile.AlibabaACS3:
+		return newACS3(), nil
+	case policyfile.VolcengineV4:
+		return newVolc(s)
 	default:
 		return nil, fmt.Errorf("type %q is not one of %s", s.Type, strings.Join(policyfile.Types(), ", "))
 	}

@@ -26,6 +26,7 @@ import (
 // placeholder's own signature tells which of them is meant, and nothing else.
 type sigV4 struct {
 	regions, services []string
+	role              *awsRole // whose keys sign, unless nil
 }
 
 const (
@@ -42,11 +43,17 @@ func SigV4Params() []string {
 	return []string{"X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-Security-Token", "X-Amz-Signature", "X-Amz-SignedHeaders"}
 }
 
-func newSigV4(s policyfile.Scheme) (Scheme, error) {
+func newSigV4(s policyfile.Scheme, cfg Config) (Scheme, error) {
 	if len(s.AWS.Regions) == 0 || len(s.AWS.Services) == 0 {
 		return nil, errors.New(`type "aws-sigv4" needs regions and services`)
 	}
-	return sigV4{s.AWS.Regions, s.AWS.Services}, nil
+	v4 := sigV4{regions: s.AWS.Regions, services: s.AWS.Services}
+	if s.AWS.Role == (policyfile.AWSRole{}) {
+		return v4, nil
+	}
+	var err error
+	v4.role, err = newAWSRole(s.AWS.Role, cfg)
+	return v4, err
 }
 
 func (sigV4) Place() control.Place {
@@ -66,8 +73,11 @@ func (sigV4) Shapes(v secret.Value) ([]string, error) {
 
 // Sign makes the signature in a header or, where the placeholder's stands in the
 // query, in the query.
-func (s sigV4) Sign(_ context.Context, v secret.Value, r Request) (Changes, error) {
+func (s sigV4) Sign(ctx context.Context, v secret.Value, r Request) (Changes, error) {
 	k, err := readAWSKeys(v)
+	if err == nil && s.role != nil {
+		k, err = s.role.keys(ctx, v)
+	}
 	if err != nil {
 		return Changes{}, err
 	}

@@ -32,6 +32,7 @@ func (g *gateway) openRooms(cfg *policyfile.Gateway) (err error) {
 	g.broker = broker.NewClient(g.inst.brokerSocket())
 	g.dialer, err = dial.New(dial.Config{
 		Vet: g.gate.Vet, Now: time.Now, Hosts: cfg.Hosts, Resolvers: cfg.Resolvers, Roots: roots, Params: g.broker.Params,
+		Certificate: g.broker.Certificate, Certified: g.broker.Certified,
 	})
 	if err != nil {
 		return err
@@ -41,8 +42,11 @@ func (g *gateway) openRooms(cfg *policyfile.Gateway) (err error) {
 }
 
 // forward sends an admitted request and keeps the secret that went with it out
-// of the answer.
+// of the answer. What the broker's client answers is not sent.
 func (g *gateway) forward(ctx context.Context, p gate.Pass, req *http.Request) (*http.Response, error) {
+	if resp, err := g.broker.Answer(ctx, p, req); resp != nil || err != nil {
+		return resp, err
+	}
 	resp, err := g.dialer.Forward(ctx, p, req)
 	if err != nil {
 		return nil, err

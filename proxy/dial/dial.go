@@ -15,6 +15,7 @@ package dial
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -48,6 +49,13 @@ type Config struct {
 	// Params returns the parameters of the query that may differ from what p
 	// admitted, since a credential stands in them. Default: none.
 	Params func(gate.Pass) []string
+
+	// Certificate returns the client's certificate that p's connection shows a
+	// server that asks for one, nil for none. Connections that show one are pooled
+	// for its credential alone. Default: none.
+	Certificate func(context.Context, gate.Pass) (*tls.Certificate, error)
+	// Certified says which credentials are certificates. Default: none.
+	Certified func(gate.Pass) bool
 
 	Timeouts Timeouts
 }
@@ -96,6 +104,9 @@ type Dialer struct {
 func New(cfg Config) (*Dialer, error) {
 	if cfg.Vet == nil || cfg.Now == nil {
 		return nil, errors.New("dial: vet and a clock are required")
+	}
+	if (cfg.Certificate == nil) != (cfg.Certified == nil) {
+		return nil, errors.New("dial: certificates need both Certificate and Certified")
 	}
 	t, err := cfg.Timeouts.withDefaults()
 	if err != nil {

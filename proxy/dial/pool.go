@@ -33,7 +33,10 @@ const (
 // connection than one to an address that was vetted for itself.
 type poolKey struct {
 	cell, run, policy string
-	addrs             [maxTried]netip.Addr // sorted
+	// credential is there where it is a certificate that the connection shows: a
+	// request without it must not travel on such a connection.
+	credential string
+	addrs      [maxTried]netip.Addr // sorted
 }
 
 // pool is the connections of one key. net/http separates them further by
@@ -62,6 +65,9 @@ type pools struct {
 func (d *Dialer) poolFor(p gate.Pass, addrs []netip.Addr) *pool {
 	id := p.Identity()
 	key := poolKey{cell: id.Cell, run: id.Run, policy: p.Decision().Policy}
+	if d.certified(p) {
+		key.credential = p.Decision().Credential
+	}
 	slices.SortFunc(key.addrs[:copy(key.addrs[:], addrs)], netip.Addr.Compare)
 	d.pools.mu.Lock()
 	defer d.pools.mu.Unlock()
@@ -77,7 +83,7 @@ func (d *Dialer) poolFor(p gate.Pass, addrs []netip.Addr) *pool {
 			d.pools.byCell[key.cell] = cell
 		}
 		makeRoom(cell, key)
-		pl = &pool{transport: d.transport()}
+		pl = &pool{transport: d.transport(key.credential != "")}
 		cell[key] = pl
 	}
 	pl.used = d.pools.clock
@@ -138,8 +144,8 @@ func (p *pool) drop() {
 // [Dialer.Dial]. It has no proxy and takes nothing from the environment. TLS is
 // net/http's own: for the host of the request's URL, which [outgoing] took
 // from the pass, and over HTTP/1.1 for a request that upgrades.
-func (d *Dialer) transport() *http.Transport {
-	return &http.Transport{
+func (d *Dialer) transport(certified bool) *http.Transport {
+	t := &http.Transport{
 		DialContext: d.dialPooled,
 		TLSClientConfig: &tls.Config{
 			MinVersion:         tls.VersionTLS12,
@@ -162,6 +168,30 @@ func (d *Dialer) transport() *http.Transport {
 			PingTimeout:     15 * time.Second,
 		},
 	}
+	if certified {
+		t.TLSClientConfig.GetClientCertificate = d.certificate
+		t.TLSClientConfig.ClientSessionCache = nil // each connection proves anew who it is
+	}
+	return t
+}
+
+func (d *Dialer) certified(p gate.Pass) bool {
+	return d.cfg.Certified != nil && p.Request().Secure && d.cfg.Certified(p)
+}
+
+// certificate shows the certificate of the request that a connection is opened
+// for. A server that does not ask for one is not shown any, and the request goes
+// all the same: TLS has verified who it is.
+func (d *Dialer) certificate(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	t, ok := asked.Context().Value(ticketKey{}).(*ticket)
+	if !ok || !t.pass.Dialable() || !d.certified(t.pass) {
+		return nil, ErrNoPass
+	}
+	c, err := d.cfg.Certificate(asked.Context(), t.pass)
+	if err != nil {
+		return nil, err
+	}
+	return c, asked.SupportsCertificate(c)
 }
 
 // LoadRoots returns the system's authorities and those in PEM files.

@@ -18,6 +18,7 @@ func credential(lines string) []byte {
 
 const (
 	oauth  = rest + "type: oauth2-client\n"
+	aws    = rest + "type: aws-sigv4\naws-sigv4: {regions: [a], services: [s3], "
 	source = "type: bearer\nendpoints: [{host: a.test}]\nsource: "
 )
 
@@ -40,6 +41,37 @@ func TestParseCredential(t *testing.T) {
 		}},
 		{"type: jwt\njwt: {algorithm: ES256, key_id: k, claims: {iss: a}}\n", policyfile.Scheme{
 			Type: policyfile.JSONWebToken, JWT: policyfile.JWT{Algorithm: "ES256", KeyID: "k", Life: 300, Claims: map[string]string{"iss": "a"}},
+		}},
+		{"type: oauth2-client\noauth2-client: {token_url: \"https://id.test/t\", client_id: a, auth: private_key_jwt, algorithm: EdDSA, key_id: k}\n", policyfile.Scheme{
+			Type: policyfile.OAuth2Client, OAuth2: policyfile.OAuth2{TokenURL: "https://id.test/t", ClientID: "a", Auth: policyfile.PrivateKeyJWT, Algorithm: "EdDSA", KeyID: "k"},
+		}},
+		{"type: oauth2-refresh\noauth2-refresh: {token_url: \"https://id.test/t\", auth: client_secret_post}\n", policyfile.Scheme{
+			Type: policyfile.OAuth2Refresh, OAuth2: policyfile.OAuth2{TokenURL: "https://id.test/t", Auth: policyfile.ClientPost},
+		}},
+		{"type: oauth2-jwt-bearer\noauth2-jwt-bearer: {token_url: \"https://id.test/t\", issuer: a, algorithm: RS256, subject: b}\n", policyfile.Scheme{
+			Type: policyfile.OAuth2JWT, OAuth2: policyfile.OAuth2{TokenURL: "https://id.test/t", Issuer: "a", Subject: "b", Algorithm: "RS256"},
+		}},
+		{"type: gcp-service-account\ngcp-service-account: {scopes: [a]}\n", policyfile.Scheme{
+			Type: policyfile.GCPServiceAccount, Google: policyfile.Google{Token: policyfile.GoogleAccess},
+			OAuth2: policyfile.OAuth2{TokenURL: "https://oauth2.googleapis.com/token", Scopes: []string{"a"}},
+		}},
+		{"type: hmac\nhmac: {header: x-sig, template: \"{{{method}}}{header:X-A}\", set: {x-t: \"{timestamp}\"}}\n", policyfile.Scheme{
+			Type: policyfile.HMACSigned, HMAC: policyfile.HMAC{
+				Algorithm: "sha256", Encoding: "hex", Header: "X-Sig", Time: "unix", Key: "raw",
+				Template: policyfile.Template{{Text: "{"}, {Name: "method"}, {Text: "}"}, {Name: "header", Of: "X-A"}},
+				Value:    policyfile.Template{{Name: "signature"}}, Set: map[string]policyfile.Template{"X-T": {{Name: "timestamp"}}},
+			},
+		}},
+		{"type: azure-storage\nazure-storage: {account: acme1}\n", policyfile.Scheme{Type: policyfile.AzureStorage, Azure: policyfile.Azure{Account: "acme1"}}},
+		{"type: azure-sas\n", policyfile.Scheme{Type: policyfile.AzureSAS}},
+		{"type: mtls\n", policyfile.Scheme{Type: policyfile.ClientCert}},
+		{"type: oci-registry\noci-registry: {token_url: \"https://a.test/token\", service: r.test, username: bot}\n", policyfile.Scheme{
+			Type: policyfile.OCIRegistry, OCI: policyfile.OCI{TokenURL: "https://a.test/token", Service: "r.test", Username: "bot"},
+		}},
+		{"type: aws-sigv4\naws-sigv4: {regions: [a], services: [b], assume_role: {role: \"arn:aws:iam::123456789012:role/x\", region: a}}\n", policyfile.Scheme{
+			Type: policyfile.AWSSigV4, AWS: policyfile.AWS{Regions: []string{"a"}, Services: []string{"b"}, Role: policyfile.AWSRole{
+				Role: "arn:aws:iam::123456789012:role/x", Session: "sallyport", Region: "a", URL: "https://sts.a.amazonaws.com/",
+			}},
 		}},
 		{"type: aws-sigv4\naws-sigv4: {regions: [eu-west-1], services: [s3, sts]}\n", policyfile.Scheme{
 			Type: policyfile.AWSSigV4, AWS: policyfile.AWS{Regions: []string{"eu-west-1"}, Services: []string{"s3", "sts"}},
@@ -100,7 +132,28 @@ func TestCredentialErrors(t *testing.T) {
 	}{
 		{"", "", []place{{1, 1, "no type"}, {1, 1, "no endpoints"}, {1, 1, "no source"}}},
 		{"", rest + "type: bearre\n", []place{{6, 7, `did you mean "bearer"?`}}},
-		{"", rest + "type: mtls\n", []place{{6, 7, "not built"}}},
+		{"", rest + "type: mtls\nmtls: {a: b}\n", []place{{7, 1, `unknown key "mtls"`}}},
+		{"JW-01", oauth + "oauth2-client: {client_id: a, token_url: \"https://id.test/t\", auth: private_key_jwt, algorithm: HS256}\n", []place{
+			{7, 16, "needs the algorithm"}, {7, 97, `"HS256" is none of`},
+		}},
+		{"", oauth + "oauth2-client: {client_id: a, token_url: \"https://id.test/t\", key_id: k}\n", []place{{7, 16, "are for auth: private_key_jwt"}}},
+		{"", rest + "type: gcp-service-account\ngcp-service-account: {token: id, scopes: [a]}\n", []place{{7, 22, "an id token has an audience"}}},
+		{"", rest + "type: gcp-service-account\ngcp-service-account: {audience: a}\n", []place{{7, 22, "an access token has scopes"}}},
+		{"", rest + "type: gcp-service-account\ngcp-service-account: {token: self-signed, audience: a, scopes: [b]}\n", []place{{7, 22, "either scopes or an audience"}}},
+		{"", rest + "type: oauth2-jwt-bearer\noauth2-jwt-bearer: {token_url: \"https://id.test/t\", algorithm: none}\n", []place{{7, 20, "has no issuer"}, {7, 64, "is none of"}}},
+		{"", aws + "assume_role: {role: agent, region: EU, duration: 60, url: \"http://sts.test/\"}}\n", []place{
+			{7, 63, "the ARN of a role"}, {7, 78, "not a code"}, {7, 92, "from 900 to 43200"}, {7, 101, "not an https URL"},
+		}},
+		{"", rest + "type: hmac\nhmac: {header: X-S, template: \"{methd}\", value: \"v1\", set: {Host: \"{timestamp}\", x-a: \"{body}\"}}\n", []place{
+			{7, 7, "value has no {signature}"}, {7, 31, "{methd} is none of"}, {7, 61, "Host belongs"}, {7, 87, "{body} is none of"},
+		}},
+		{"", rest + "type: hmac\nhmac: {header: X-S, template: constant, value: \"{key_id}{signature}\"}\n", []place{{7, 7, "key_id is missing"}}},
+		{"", rest + "type: hmac\nhmac: {header: X-S, template: constant}\n", []place{{7, 7, "the same for every request"}}},
+		{"", rest + "type: azure-storage\nazure-storage: {account: Acme}\n", []place{{7, 26, "not the name of a storage account"}}},
+		{"SG-01", rest + "type: tencent-tc3\ntencent-tc3: {services: [\"*\"]}\n", []place{{7, 26, "not a code"}}},
+		{"SG-01", rest + "type: volcengine-v4\nvolcengine-v4: {services: [cv]}\n", []place{{7, 16, "has no regions"}}},
+		{"", rest + "type: alibaba-acs3\nplaceholder: {env: A}\n", []place{{7, 14, "no secret_env"}}},
+		{"CR-03", rest + "type: oci-registry\noci-registry: {token_url: \"http://a.test/t\", service: a, username: b}\n", []place{{7, 27, "not an https URL"}}},
 		{"", rest + "type: oauth2-client\n", []place{{1, 1, "type oauth2-client needs oauth2-client: {token_url: …}"}}},
 		{"", rest + "type: query\n", []place{{1, 1, "type query needs query: {param: …}"}}},
 		{"SG-01", rest + "type: aws-sigv4\naws-sigv4: {regions: [\"*\"], services: [s3, s3]}\n", []place{{7, 23, "not a code"}, {7, 44, "stands twice"}}},

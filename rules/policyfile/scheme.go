@@ -3,6 +3,7 @@ package policyfile
 import (
 	"net/textproto"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,12 +29,22 @@ const (
 	// GitHub is a token of a GitHub App's installation.
 	GitHub       CredentialType = "github-app"
 	OAuth2Client CredentialType = "oauth2-client" // client credentials grant (RFC 6749 section 4.4)
+	// OAuth2Refresh and OAuth2JWT are grants of a refresh token (RFC 6749 section
+	// 6) and of a signed statement (RFC 7523 section 2.1).
+	OAuth2Refresh CredentialType = "oauth2-refresh"
+	OAuth2JWT     CredentialType = "oauth2-jwt-bearer"
+	// GCPServiceAccount signs with the key file of a Google Cloud service account.
+	GCPServiceAccount CredentialType = "gcp-service-account"
+	HMACSigned        CredentialType = "hmac" // a declared string, with a shared key
+	AzureStorage      CredentialType = "azure-storage"
+	AzureSAS          CredentialType = "azure-sas" // a shared access signature
+	TencentTC3        CredentialType = "tencent-tc3"
+	AlibabaACS3       CredentialType = "alibaba-acs3"
+	VolcengineV4      CredentialType = "volcengine-v4"
+	OCIRegistry       CredentialType = "oci-registry" // tokens of a container registry
+	// ClientCert is a certificate of the client's in TLS (RFC 8446 section 4.4.2).
+	ClientCert CredentialType = "mtls"
 )
-
-// laterTypes are types of the language that this version does not build.
-var laterTypes = []string{
-	"gcp-service-account", "oauth2-refresh", "hmac", "mtls",
-}
 
 // Scheme says how a credential signs: its type and the type's own settings. A
 // field that the type has no use for is empty.
@@ -43,11 +54,16 @@ type Scheme struct {
 	Prefix   string // header: stands before the secret
 	Username string // basic
 	Param    string // query: the parameter's name
-	OAuth2   OAuth2 // oauth2-client
+	OAuth2   OAuth2 // those that ask a token endpoint
+	Google   Google // gcp-service-account
 	AWS      AWS    // aws-sigv4
 	JWT      JWT    // jwt
 
 	GitHubApp GitHubApp // github-app
+	HMAC      HMAC      // hmac
+	Azure     Azure     // azure-storage
+	Cloud     Cloud     // tencent-tc3, volcengine-v4
+	OCI       OCI       // oci-registry
 }
 
 // JWT is how a token is made.
@@ -58,26 +74,20 @@ type JWT struct {
 	Claims    map[string]string
 }
 
-// AWS lists what may be signed for: a scope outside is refused.
-type AWS struct{ Regions, Services []string }
-
 // Pair reports whether the secret is a pair of an id and a key, so that a sandbox
 // gets two placeholders.
-func (s *Scheme) Pair() bool { return s.Type == AWSSigV4 }
-
-// OAuth2 is how a token endpoint is asked.
-type OAuth2 struct {
-	TokenURL string // https
-	ClientID string
-	Scopes   []string
-	// Audience is sent if it is not empty; some servers want it.
-	Audience string
+func (s *Scheme) Pair() bool {
+	switch s.Type {
+	case AWSSigV4, TencentTC3, AlibabaACS3, VolcengineV4:
+		return true
+	}
+	return false
 }
 
 // Asks lists the URLs that the broker itself sends requests to for the scheme.
 func (s *Scheme) Asks() []string {
 	var out []string
-	for _, u := range []string{s.OAuth2.TokenURL, s.GitHubApp.TokenURL} {
+	for _, u := range []string{s.OAuth2.TokenURL, s.GitHubApp.TokenURL, s.AWS.Role.URL, s.OCI.TokenURL} {
 		if u != "" {
 			out = append(out, u)
 		}
@@ -90,6 +100,8 @@ func (s *Scheme) Asks() []string {
 type scheme struct {
 	name CredentialType
 	keys func(*file, *Scheme) []key
+	// check judges the settings together; nil has nothing to say.
+	check func(*file, *Scheme, ast.Node)
 	// optional says that the settings may be left out.
 	optional bool
 }
@@ -103,7 +115,18 @@ var schemes = []scheme{
 	{name: AWSSigV4, keys: awsKeys},
 	{name: JSONWebToken, keys: jwtKeys},
 	{name: GitHub, keys: gitHubAppKeys},
-	{name: OAuth2Client, keys: oauth2ClientKeys},
+	{name: OAuth2Client, keys: oauth2ClientKeys, check: checkOAuth2Client},
+	{name: OAuth2Refresh, keys: oauth2RefreshKeys},
+	{name: OAuth2JWT, keys: oauth2JWTKeys},
+	{name: GCPServiceAccount, keys: googleKeys, check: checkGoogle},
+	{name: HMACSigned, keys: hmacKeys, check: checkHMAC},
+	{name: AzureStorage, keys: azureKeys},
+	{name: AzureSAS},
+	{name: TencentTC3, keys: tencentKeys},
+	{name: AlibabaACS3},
+	{name: VolcengineV4, keys: volcengineKeys},
+	{name: OCIRegistry, keys: ociKeys},
+	{name: ClientCert},
 }
 
 // Types lists the types that a credential file may name.
@@ -117,10 +140,6 @@ func Types() []string {
 
 func (f *file) credentialType(dst *CredentialType) func(ast.Node) {
 	return func(n ast.Node) {
-		if s, ok := n.(*ast.StringNode); ok && slices.Contains(laterTypes, s.Value) {
-			f.errorf(n, "type %q is not built in this version; it knows %s", s.Value, list(Types()))
-			return
-		}
 		f.word(Types(), func(s string) { *dst = CredentialType(s) })(n)
 	}
 }
@@ -133,7 +152,9 @@ func (f *file) settings(dst *Scheme, found map[string]ast.Node, root ast.Node) {
 		switch {
 		case s.keys == nil || dst.Type == "":
 		case s.name == dst.Type && n != nil:
-			f.mapping(n, name, s.keys(f, dst))
+			if f.mapping(n, name, s.keys(f, dst)); s.check != nil {
+				s.check(f, dst, n)
+			}
 		case s.name == dst.Type && !s.optional:
 			f.errorf(root, "type %s needs %s: {%s: …}", name, name, s.keys(f, dst)[0].name)
 		case s.name != dst.Type && n != nil:
@@ -168,22 +189,6 @@ func queryKeys(f *file, s *Scheme) []key {
 	}}}
 }
 
-func oauth2ClientKeys(f *file, s *Scheme) []key {
-	return []key{
-		{name: "token_url", required: true, read: f.httpsURL(&s.OAuth2.TokenURL)},
-		{name: "client_id", required: true, read: f.headerText(&s.OAuth2.ClientID)},
-		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes)},
-		{name: "audience", read: f.headerText(&s.OAuth2.Audience)},
-	}
-}
-
-func awsKeys(f *file, s *Scheme) []key {
-	return []key{
-		{name: "regions", required: true, read: f.codes(&s.AWS.Regions)},
-		{name: "services", required: true, read: f.codes(&s.AWS.Services)},
-	}
-}
-
 // jwtAlgorithms are those of RFC 7518 section 3.1 and RFC 8037; "none" is no
 // signature (JW-01).
 var jwtAlgorithms = []string{
@@ -198,19 +203,35 @@ func jwtKeys(f *file, s *Scheme) []key {
 	return []key{
 		{name: "algorithm", required: true, read: f.word(jwtAlgorithms, func(w string) { s.JWT.Algorithm = w })},
 		{name: "key_id", read: f.headerText(&s.JWT.KeyID)},
-		{name: "life", read: func(n ast.Node) {
-			x, ok := n.(*ast.IntegerNode)
-			if !ok || x.Token.Type != token.IntegerType {
-				f.errorf(n, "this is %s; a life is a number of seconds from 1 to 3600", kindOf(n))
-				return
-			}
-			life, err := strconv.Atoi(x.Token.Value)
-			if err != nil || life < 1 || life > 3600 {
-				f.errorf(n, "a life is a number of seconds from 1 to 3600")
-			}
-			s.JWT.Life = life
-		}},
+		{name: "life", read: f.seconds(&s.JWT.Life, 1, 3600)},
 		{name: "claims", required: true, read: f.claims(&s.JWT.Claims)},
+	}
+}
+
+// seconds reads a number of seconds within bounds.
+func (f *file) seconds(dst *int, least, most int) func(ast.Node) {
+	return func(n ast.Node) {
+		x, ok := n.(*ast.IntegerNode)
+		if !ok || x.Token.Type != token.IntegerType {
+			f.errorf(n, "this is %s; write a number of seconds from %d to %d", kindOf(n), least, most)
+			return
+		}
+		v, err := strconv.Atoi(x.Token.Value)
+		if err != nil || v < least || v > most {
+			f.errorf(n, "this is a number of seconds from %d to %d", least, most)
+			return
+		}
+		*dst = v
+	}
+}
+
+// matching reads text of a known form.
+func (f *file) matching(dst *string, form *regexp.Regexp, what string) func(ast.Node) {
+	return func(n ast.Node) {
+		before := len(f.errs)
+		if f.str(dst)(n); len(f.errs) == before && !form.MatchString(*dst) {
+			f.errorf(n, "%q is not %s", *dst, what)
+		}
 	}
 }
 
@@ -242,16 +263,27 @@ func (f *file) claims(dst *map[string]string) func(ast.Node) {
 
 // codes reads a list of names as clouds write them: us-east-1, s3.
 func (f *file) codes(dst *[]string) func(ast.Node) {
-	return f.strs(func(n ast.Node, s string) {
-		switch {
-		case strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
-			f.errorf(n, "%q is not a code: use lower-case letters, digits and -", s)
-		case slices.Contains(*dst, s):
-			f.errorf(n, "%q stands twice", s)
-		default:
-			*dst = append(*dst, s)
-		}
-	})
+	return f.strs(func(n ast.Node, s string) { f.addCode(dst, n, s) })
+}
+
+// code reads one name of that kind.
+func (f *file) code(dst *[]string, n ast.Node) {
+	before := len(f.errs)
+	var s string
+	if f.str(&s)(n); len(f.errs) == before {
+		f.addCode(dst, n, s)
+	}
+}
+
+func (f *file) addCode(dst *[]string, n ast.Node, s string) {
+	switch {
+	case strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
+		f.errorf(n, "%q is not a code: use lower-case letters, digits and -", s)
+	case slices.Contains(*dst, s):
+		f.errorf(n, "%q stands twice", s)
+	default:
+		*dst = append(*dst, s)
+	}
 }
 
 // scopes reads a list of scopes, which stand with blanks between them on the
@@ -306,19 +338,22 @@ func (f *file) headerName(dst *string) func(ast.Node) {
 	return func(n ast.Node) {
 		before := len(f.errs)
 		var s string
-		if f.str(&s)(n); len(f.errs) > before {
-			return
-		}
-		right := textproto.CanonicalMIMEHeaderKey(s)
-		switch {
-		case !rules.IsMethod(s): // a header's name is a token too (RFC 9110 section 5.1)
-			f.errorf(n, "%q is not the name of a header", s)
-		case frames(right):
-			f.errorf(n, "%s belongs to the connection or the message, and cannot hold a credential", right)
-		default:
-			*dst = right
+		if f.str(&s)(n); len(f.errs) == before {
+			*dst = f.fieldName(n, s)
 		}
 	}
+}
+
+// fieldName returns the canonical name of such a header.
+func (f *file) fieldName(n ast.Node, s string) string {
+	right := textproto.CanonicalMIMEHeaderKey(s)
+	switch {
+	case !rules.IsMethod(s): // a header's name is a token too (RFC 9110 section 5.1)
+		f.errorf(n, "%q is not the name of a header", s)
+	case frames(right):
+		f.errorf(n, "%s belongs to the connection or the message, and cannot hold a credential", right)
+	}
+	return right
 }
 
 // frames reports headers that say how a message travels: one that was put into

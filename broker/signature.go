@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"encoding/base64"
 	"net/url"
 	"strings"
 
@@ -13,20 +14,42 @@ import (
 // credential names the credential that a placeholder is of.
 func (f *finder) credential(n *needle.Needle) string { return f.grants[f.owner[n.Value]].Credential }
 
+// signatures are the words with which a signature of a vendor begins.
+var signatures = map[string]string{
+	"aws-sigv4": "AWS4-HMAC-SHA256", "tencent-tc3": "TC3-HMAC-SHA256", "alibaba-acs3": "ACS3-HMAC-SHA256", "volcengine-v4": "HMAC-SHA256",
+}
+
 // standsAlone reports whether a field's value is what a client writes into the
 // place of a grant that holds its placeholder.
 func standsAlone(g *control.Grant, v string) bool {
-	if g.Place.Type == "aws-sigv4" {
-		return signedAs(v, g.Placeholder)
+	if word := signatures[g.Place.Type]; word != "" {
+		return signedAs(v, word, g.Placeholder)
+	}
+	switch g.Place.Type {
+	case "gcp-service-account":
+		return isAlone(v, g.Placeholder) || isMintedAs(g, v)
+	case "azure-storage":
+		return sharedKey(v, g.Place.Name)
+	case "hmac":
+		return v != "" // a signature, whoever's: it is no key, and another takes its place
 	}
 	return isAlone(v, g.Placeholder)
 }
 
-// signedAs reports whether a field's value is a signature of AWS Signature
-// Version 4 by the holder of a placeholder, and names nobody else.
-func signedAs(v, placeholder string) bool {
-	rest, ok := strings.CutPrefix(strings.Trim(v, " \t"), "AWS4-HMAC-SHA256 ")
-	return ok && strings.HasPrefix(strings.TrimLeft(rest, " "), "Credential="+placeholder+"/") && strings.Count(v, "Credential=") == 1
+// signedAs reports whether a field's value is a vendor's signature by the holder
+// of a placeholder, and names nobody else.
+func signedAs(v, word, placeholder string) bool {
+	rest, ok := strings.CutPrefix(strings.Trim(v, " \t"), word+" ")
+	rest, named := strings.CutPrefix(strings.TrimLeft(rest, " "), "Credential="+placeholder)
+	return ok && named && (strings.HasPrefix(rest, "/") || strings.HasPrefix(rest, ",")) && strings.Count(v, "Credential=") == 1
+}
+
+// sharedKey reports whether a field's value is a signature for an account of
+// Azure Storage: the signature tells nothing about the key, and is made anew.
+func sharedKey(v, account string) bool {
+	sig, ok := strings.CutPrefix(strings.Trim(v, " \t"), "SharedKey "+account+":")
+	sum, err := base64.StdEncoding.DecodeString(sig)
+	return ok && err == nil && len(sum) == 32
 }
 
 // presigned judges a part of a query for grant i, of type aws-sigv4, and reports

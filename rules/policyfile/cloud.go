@@ -1,0 +1,42 @@
+package policyfile
+
+import "regexp"
+
+// Azure names the account of a shared key.
+type Azure struct{ Account string }
+
+// Cloud lists what may be signed for: a scope outside is refused.
+type Cloud struct{ Regions, Services []string }
+
+// OCI is how a registry's tokens are asked for.
+type OCI struct {
+	TokenURL string // https
+	Service  string
+	Username string
+}
+
+var azureAccount = regexp.MustCompile(`^[a-z0-9]{3,24}$`)
+
+func azureKeys(f *file, s *Scheme) []key {
+	return []key{{name: "account", required: true, read: f.matching(&s.Azure.Account, azureAccount,
+		"the name of a storage account: 3 to 24 lower-case letters and digits")}}
+}
+
+func tencentKeys(f *file, s *Scheme) []key {
+	return []key{{name: "services", required: true, read: f.codes(&s.Cloud.Services)}}
+}
+
+func volcengineKeys(f *file, s *Scheme) []key {
+	return []key{
+		{name: "regions", required: true, read: f.codes(&s.Cloud.Regions)},
+		{name: "services", required: true, read: f.codes(&s.Cloud.Services)},
+	}
+}
+
+func ociKeys(f *file, s *Scheme) []key {
+	return []key{
+		{name: "token_url", required: true, read: f.httpsURL(&s.OCI.TokenURL)},
+		{name: "service", required: true, read: f.headerText(&s.OCI.Service)},
+		{name: "username", required: true, read: f.headerText(&s.OCI.Username)},
+	}
+}
