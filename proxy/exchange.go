@@ -40,6 +40,7 @@ type exchange struct {
 	err      error
 	badBody  atomic.Pointer[error] // why the sandbox's body could not be read
 	allSent  atomic.Bool           // the body was read to its end
+	overBody atomic.Bool           // it was longer than it may be, and cut off
 }
 
 // serveInspected answers the requests inside a terminated stream.
@@ -133,6 +134,7 @@ func (x *exchange) request() rules.Request {
 	req := rules.Request{
 		Question: rules.Fetch, Cell: x.st.cell, Endpoint: x.st.endpoint, Secure: x.secure,
 		Method: x.in.Method, Path: x.form.path, Query: x.form.query,
+		Header: x.in.Header, Length: x.in.ContentLength, // nobody changes the fields from here on: what is sent is a clone
 	}
 	if req.Endpoint.Host.IsZero() {
 		req.Endpoint = x.form.endpoint
@@ -229,6 +231,9 @@ func (x *exchange) end() {
 		if x.pass.ID() == "" && x.status == 0 { // not recorded yet in any way
 			_ = x.cfg.Gate.Refuse(x.ctx, x.request(), rules.BadRequest, x.err)
 		}
+	}
+	if x.overBody.Load() && x.reason == "" {
+		x.reason = rules.BodyTooLarge
 	}
 	if x.pass.Valid() {
 		x.st.untrack(x.pass)

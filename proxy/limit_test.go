@@ -42,7 +42,7 @@ rules:
 	l.mu.Unlock()
 	resp, body := get()
 	wait, err := strconv.Atoi(resp.Header.Get("Retry-After"))
-	if resp.StatusCode != http.StatusTooManyRequests || err != nil || wait < 5 || wait > 86400 ||
+	if resp.StatusCode != http.StatusTooManyRequests || err != nil || wait < 5 || wait > 86400+1440 ||
 		resp.Header.Get("Sallyport-Reason") != "limit" || !strings.Contains(body, fmt.Sprintf("Wait %d seconds", wait)) {
 		t.Errorf("the second: %s %v\n%s", resp.Status, resp.Header, body)
 	}

@@ -43,7 +43,8 @@ func (x *exchange) prepare(out *http.Request) {
 	out.URL, out.Host, out.RequestURI = x.url(), x.form.endpoint.Authority(defaultPort(x.secure)), ""
 	out.Trailer = nil
 	if out.Body != nil {
-		body := &requestBody{ReadCloser: out.Body, x: x}
+		d := x.pass.Decision()
+		body := &requestBody{ReadCloser: out.Body, x: x, most: d.BodyLimit()}
 		for name := range x.in.Trailer {
 			if trailerAllowed(name) {
 				if out.Trailer == nil {
@@ -127,6 +128,11 @@ func (x *exchange) failed(err error) {
 	if x.ctx.Err() != nil || x.st.hijacked.Load() {
 		panic(http.ErrAbortHandler) // nobody is left to be told
 	}
+	if x.overBody.Load() {
+		x.reason, x.in.Close = rules.BodyTooLarge, true
+		x.answer(denialOf(&gate.DeniedError{Reason: rules.BodyTooLarge, ID: x.pass.ID(), Decision: x.pass.Decision()}, x.st.cell, x.subject()))
+		return
+	}
 	x.reason = refusedBy(err)
 	if denied, ok := errors.AsType[*gate.DeniedError](err); ok {
 		x.answer(denialOf(&gate.DeniedError{Reason: denied.Reason, ID: x.pass.ID(), Decision: denied.Decision}, x.st.cell, x.subject()))
@@ -187,6 +193,7 @@ type requestBody struct {
 	io.ReadCloser
 	x       *exchange
 	trailer http.Header
+	most    int64       // octets, 0 for any number
 	closed  atomic.Bool // by the transport, which wants no more of it
 }
 
@@ -196,11 +203,27 @@ func (b *requestBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// Read implements io.Reader.
+// errBodyTooLarge ends a body that is longer than a limit, whatever it declared.
+var errBodyTooLarge = errors.New("the request's body is larger than its limit")
+
+// Read implements io.Reader. Of a body that is too long no octet beyond the
+// limit leaves: one more is read, to tell such a body from one that ends there.
 func (b *requestBody) Read(p []byte) (int, error) {
+	if b.x.overBody.Load() {
+		return 0, errBodyTooLarge
+	}
+	left := b.most - b.x.sent.Load()
+	if b.most > 0 && int64(len(p)) > left+1 {
+		p = p[:left+1]
+	}
 	n, err := b.ReadCloser.Read(p)
+	if b.most > 0 && int64(n) > left {
+		n, err = int(left), errBodyTooLarge
+		b.x.overBody.Store(true)
+	}
 	b.x.sent.Add(int64(n))
 	switch {
+	case errors.Is(err, errBodyTooLarge):
 	case errors.Is(err, io.EOF):
 		b.x.allSent.Store(true)
 		for name := range b.trailer {

@@ -11,7 +11,7 @@ import (
 // Fault is one thing that is wrong with a [Source].
 type Fault struct {
 	Rule  int    // position in Source.Rules
-	Field string // id, hosts, ports, methods, paths, cidrs, credential, protocol, tls, expires, limits
+	Field string // id, match, hosts, ports, methods, paths, headers, query, cidrs, mode, credential, protocol, tls, expires, limits
 	Text  string
 }
 
@@ -49,6 +49,8 @@ func Compile(s Source) (*Policy, error) {
 		c.checkHosts(r)
 		c.checkPorts(r)
 		c.checkRequest(r)
+		c.checkConditions(r)
+		c.checkScope(r)
 		c.checkRanges(r)
 		if r.Action == AllowAction {
 			c.checkAllow(r)
@@ -63,7 +65,11 @@ func Compile(s Source) (*Policy, error) {
 	slices.SortFunc(c.rules, byRank)
 	p := &Policy{
 		compiled: true, name: s.Name, digest: s.Digest, denied: s.Denied,
-		rules: c.rules, index: newIndex(c.rules), observe: s.Observe,
+		rules: c.rules, index: newIndex(c.rules), observe: s.Observe || s.Learn, learn: s.Learn,
+		filter: s.Narrowed && filters(c.rules), narrow: s.Narrowed,
+	}
+	if !s.Totals.IsZero() {
+		p.totals = &s.Totals
 	}
 	p.lax = p.loosen()
 	return p, nil
@@ -75,6 +81,7 @@ func clone(r *Rule) Rule {
 	out.Ports = slices.Clone(r.Ports)
 	out.Methods = slices.Clone(r.Methods)
 	out.Paths = slices.Clone(r.Paths)
+	out.Conditions = slices.Clone(r.Conditions)
 	out.Private = slices.Clone(r.Private)
 	return out
 }
@@ -83,8 +90,10 @@ func clone(r *Rule) Rule {
 // see [Policy.Decide].
 func byRank(a, b Rule) int {
 	return cmp.Or(
+		cmp.Compare(a.Scope.order(), b.Scope.order()),
 		compareBool(a.Credential != "", b.Credential != ""),
 		compareBool(len(a.Paths) > 0, len(b.Paths) > 0),
+		compareBool(len(a.Conditions) > 0, len(b.Conditions) > 0),
 		compareBool(len(a.Methods) > 0, len(b.Methods) > 0),
 		compareBool(!wild(&a), !wild(&b)),
 		cmp.Compare(a.ID, b.ID),
@@ -222,11 +231,7 @@ func (c *compiler) checkAllow(r *Rule) {
 	case len(r.Ports) == 0:
 		c.fault("ports", "an allow rule needs ports")
 	}
-	for _, rate := range []Rate{r.Limits.Requests, r.Limits.Sent, r.Limits.Received, {r.Limits.Concurrent, 1}} {
-		if rate.N < 0 || rate.N > 0 && rate.Period <= 0 {
-			c.fault("limits", "%d in %d seconds is no limit", rate.N, rate.Period)
-		}
-	}
+	c.checkLimits(&r.Limits)
 	for _, h := range r.Hosts {
 		a, ok := h.Host.Addr()
 		if !ok {
@@ -258,6 +263,10 @@ func (c *compiler) checkBlind(r *Rule) {
 		c.fault(field, "%s does not look at requests, so methods cannot be judged", what)
 	case len(r.Paths) > 0:
 		c.fault(field, "%s does not look at requests, so paths cannot be judged", what)
+	case len(r.Conditions) > 0:
+		c.fault(field, "%s does not look at requests, so headers and queries cannot be judged", what)
+	case r.Limits.Body > 0:
+		c.fault(field, "%s does not look at requests, so the size of their bodies cannot be limited: say sent", what)
 	}
 	if r.Credential != "" {
 		c.fault("credential", "%s does not look at requests, so no credential can be added", what)
@@ -279,6 +288,9 @@ func (c *compiler) checkDeny(r *Rule) {
 	}
 	if r.TLS != InspectTLS {
 		c.fault("tls", "a deny rule carries no stream")
+	}
+	if r.Learn {
+		c.fault("mode", "an explicit deny is nothing to learn from: say observe")
 	}
 	if !r.Limits.IsZero() {
 		c.fault("limits", "a deny rule admits nothing that could be counted")
@@ -331,12 +343,15 @@ func (c *compiler) comparable(i, j int32) bool {
 	if a.Action == DenyAction && b.Action == DenyAction {
 		return false
 	}
+	if a.Action == b.Action && (a.Scope == RunScope) != (b.Scope == RunScope) {
+		return false // the one is asked beside the other
+	}
 	if a.Action != b.Action {
 		allow, deny := a, b
 		if a.Action == DenyAction {
 			allow, deny = b, a
 		}
-		return blind(allow) && (len(deny.Methods) > 0 || len(deny.Paths) > 0)
+		return blind(allow) && deny.judgesRequests()
 	}
 	return !a.Limits.IsZero() || !b.Limits.IsZero() || a.Credential != b.Credential || a.Raw != b.Raw || (a.TLS != b.TLS && a.Credential+b.Credential != "")
 }
@@ -357,7 +372,7 @@ func (c *compiler) checkPair(i, j int) {
 	}
 	switch {
 	case a.Action != b.Action:
-		c.fault("hosts", "meets %s on one host and port: one denies by method or path what the other carries unseen", other)
+		c.fault("hosts", "meets %s on one host and port: one denies by method, path, header or query what the other carries unseen", other)
 	case blind(a) != blind(b) && a.Credential+b.Credential != "":
 		c.fault("credential", "meets %s on one host and port: one grants a credential, the other lets the host be reached uninspected", other)
 	case a.Raw != b.Raw:
@@ -365,9 +380,9 @@ func (c *compiler) checkPair(i, j int) {
 	case (!a.Limits.IsZero() || !b.Limits.IsZero()) && requestsMeet(a, b):
 		// One of them would speak, and the other's count not move: taking a
 		// rule out could then admit more.
-		c.fault("limits", "a request could match %s too, and would be counted once: make them disjoint in method or path, or one rule", other)
+		c.fault("limits", "a request could match %s too, and would be counted once: make them disjoint in method, path or conditions, or one rule", other)
 	case a.Credential != b.Credential && requestsMeet(a, b):
-		c.fault("credential", "a request could match %s too, and get %s there: make them disjoint in method or path, or grant the same", other, credentialWords(a))
+		c.fault("credential", "a request could match %s too, and get %s there: make them disjoint in method, path or conditions, or grant the same", other, credentialWords(a))
 	}
 }
 
@@ -386,6 +401,9 @@ func portsMeet(a, b *Rule) bool {
 func requestsMeet(a, b *Rule) bool {
 	if len(a.Methods) > 0 && len(b.Methods) > 0 &&
 		!slices.ContainsFunc(a.Methods, func(m string) bool { return slices.Contains(b.Methods, m) }) {
+		return false
+	}
+	if !conditionsMeet(a, b) {
 		return false
 	}
 	if len(a.Paths) == 0 || len(b.Paths) == 0 {

@@ -165,7 +165,7 @@ func TestCompileTellsEverything(t *testing.T) {
 	}})
 	want := `p.yaml:9: rule "same": id: id "same" is taken by p.yaml:3
 p.yaml:9: rule "same": ports: 0 is not a port
-p.yaml:15: rule "other": credential: a request could match rule "same" (p.yaml:3) too, and get no credential there: make them disjoint in method or path, or grant the same`
+p.yaml:15: rule "other": credential: a request could match rule "same" (p.yaml:3) too, and get no credential there: make them disjoint in method, path or conditions, or grant the same`
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Errorf("Compile (-want +got):\n%s", diff)
 	}

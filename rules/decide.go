@@ -45,7 +45,7 @@ func (p *Policy) Decide(req Request) Decision {
 		return Decision{Reason: NoPolicy}
 	}
 	d := p.decide(&req)
-	if (p.observe || p.lax != nil) && refused(&d) {
+	if (p.observe || p.lax != nil) && refused(&d) && d.Scope == scopePolicy {
 		return p.observed(&req, d)
 	}
 	return d
@@ -62,10 +62,8 @@ func (p *Policy) decide(req *Request) Decision {
 	switch req.Question {
 	case Resolve:
 		return p.resolve(req)
-	case Connect:
-		return p.connect(req)
-	case Hello:
-		return p.hello(req)
+	case Connect, Hello:
+		return p.stream(req)
 	case Fetch:
 		return p.fetch(req)
 	case Reach:
@@ -109,8 +107,9 @@ func (p *Policy) refuse(reason Reason) Decision {
 func (p *Policy) speak(v Verdict, reason Reason, r *Rule) Decision {
 	d := p.refuse(reason)
 	d.Verdict, d.Rule, d.Where, d.Log = v, r.ID, r.Where, r.Log
+	d.Scope = r.Scope.String()
 	if reason == Allowed {
-		d.Limits = r.limits()
+		d.Limits, d.Totals = r.limits(), p.totals
 	}
 	return d
 }
@@ -154,84 +153,137 @@ func reservedReason(r *Request, self bool) Reason {
 	}
 }
 
+// answer is the decision of all the rules that a survey found: deny rules
+// first; then those of the policy, whom the run narrows; then what people
+// approved.
+func (p *Policy) answer(s *survey) Decision {
+	if d, denied := s.forbidden(p); denied {
+		return s.explained(d)
+	}
+	d := p.judge(s, &s.policy)
+	if !refused(&d) && p.filter {
+		d = p.narrowed(s, d)
+	}
+	if !refused(&d) {
+		return d
+	}
+	if a := p.judge(s, &s.approved); !refused(&a) || a.Reason == RuleExpired && d.Reason != RuleExpired {
+		return a
+	}
+	return d
+}
+
+// narrowed asks the allow rules of the run about what the policy admits. They
+// have to carry it in the same way: what they would look into is not tunnelled.
+func (p *Policy) narrowed(s *survey, d Decision) Decision {
+	n := p.judge(s, &s.run)
+	switch {
+	case refused(&n):
+		n.Scope = RunScope.String()
+		return n
+	case n.Verdict != d.Verdict:
+		n = p.refuse(ProtocolNotAllowed)
+		n.Scope = RunScope.String()
+		return s.explained(n)
+	default:
+		return d
+	}
+}
+
+// judge is the decision of the allow rules of a scope.
+func (p *Policy) judge(s *survey, f *found) Decision {
+	if d, denied := s.refusal(p, f); denied {
+		return s.explained(d)
+	}
+	switch s.req.Question {
+	case Resolve:
+		if f.inspect >= 0 {
+			return p.speak(Inspect, Allowed, &p.rules[f.inspect])
+		}
+		return p.speak(Tunnel, Allowed, &p.rules[f.best])
+	case Connect:
+		if f.raw >= 0 {
+			return p.speak(Tunnel, Allowed, &p.rules[f.raw])
+		}
+		return p.speak(Inspect, Allowed, &p.rules[f.best])
+	case Hello:
+		return p.judgeHello(s, f)
+	default:
+		rule := &p.rules[f.best]
+		d := p.speak(Inspect, Allowed, rule)
+		d.Credential = rule.Credential
+		return d
+	}
+}
+
+func (p *Policy) judgeHello(s *survey, f *found) Decision {
+	switch protocol := s.req.Protocol; {
+	case f.raw >= 0:
+		return p.speak(Tunnel, Allowed, &p.rules[f.raw])
+	case protocol == Opaque:
+		return p.refuse(ProtocolNotAllowed)
+	case protocol == TLS && f.inspect < 0:
+		return p.speak(Tunnel, Allowed, &p.rules[f.best])
+	case f.inspect < 0:
+		// Plain HTTP where only TLS that is passed through is allowed.
+		return s.explained(p.refuse(ProtocolNotAllowed))
+	default:
+		return p.speak(Inspect, Allowed, &p.rules[f.inspect])
+	}
+}
+
+// explained has a stream to a denied place inspected where it can be, so that
+// the refusal can be said inside.
+func (s *survey) explained(d Decision) Decision {
+	if q := s.req.Question; q == Connect || q == Hello && s.req.Protocol != Opaque {
+		d.Verdict, d.Explain = Inspect, true
+	}
+	return d
+}
+
 // resolve answers a DNS query. A name is denied outright only by a deny rule
 // about all of it.
 func (p *Policy) resolve(r *Request) Decision {
 	s := survey{req: r, depth: atHost}
 	p.survey(&s)
-	place, denied := s.refusal(p)
+	d := p.answer(&s)
+	denied := refused(&d)
 	if r.Type != typeA {
-		d := p.refuse(TypeNotAllowed)
-		d.NameError = denied && p.denied == NameErrorDenied
-		return d
+		d = p.refuse(TypeNotAllowed)
 	}
-	if denied {
-		place.NameError = p.denied == NameErrorDenied
-		return place
-	}
-	if s.inspect >= 0 {
-		return p.speak(Inspect, Allowed, &p.rules[s.inspect])
-	}
-	return p.speak(Tunnel, Allowed, &p.rules[s.best])
+	d.NameError = denied && p.denied == NameErrorDenied
+	return d
 }
 
-// connect answers for a stream of which nothing is known but where it goes. A
-// denied place is inspected too, so that the refusal can be said inside.
-func (p *Policy) connect(r *Request) Decision {
+// stream answers for a stream (Connect, Hello): of which nothing is known but
+// where it goes, or its protocol too.
+func (p *Policy) stream(r *Request) Decision {
 	s := survey{req: r, depth: atPort}
 	p.survey(&s)
-	if d, denied := s.refusal(p); denied {
-		d.Verdict, d.Explain = Inspect, true
-		return d
-	}
-	if s.raw >= 0 {
-		return p.speak(Tunnel, Allowed, &p.rules[s.raw])
-	}
-	return p.speak(Inspect, Allowed, &p.rules[s.best])
-}
-
-// hello answers for a stream whose protocol is known.
-func (p *Policy) hello(r *Request) Decision {
-	s := survey{req: r, depth: atPort}
-	p.survey(&s)
-	if d, denied := s.refusal(p); denied {
-		if r.Protocol != Opaque {
-			d.Verdict, d.Explain = Inspect, true
-		}
-		return d
-	}
-	switch {
-	case s.raw >= 0:
-		return p.speak(Tunnel, Allowed, &p.rules[s.raw])
-	case r.Protocol == Opaque:
-		return p.refuse(ProtocolNotAllowed)
-	case r.Protocol == TLS && s.inspect < 0:
-		return p.speak(Tunnel, Allowed, &p.rules[s.best])
-	case s.inspect < 0:
-		// Plain HTTP where only TLS that is passed through is allowed.
-		d := p.refuse(ProtocolNotAllowed)
-		d.Verdict, d.Explain = Inspect, true
-		return d
-	default:
-		return p.speak(Inspect, Allowed, &p.rules[s.inspect])
-	}
+	return p.answer(&s)
 }
 
 // fetch answers for one request.
 func (p *Policy) fetch(r *Request) Decision {
-	s := survey{req: r, depth: atPath}
+	s := survey{req: r, depth: atRequest}
 	p.survey(&s)
-	d, denied := s.refusal(p)
-	if !denied {
-		rule := &p.rules[s.best]
-		d = p.speak(Inspect, Allowed, rule)
-		d.Credential = rule.Credential
-	}
-	if len(r.Carries) > 0 {
-		return p.judgeCarries(r, &d)
-	}
-	if d.Credential != "" && !r.Secure {
+	d := p.answer(&s)
+	switch {
+	case len(r.Carries) > 0:
+		d = p.judgeCarries(r, &d)
+	case d.Credential != "" && !r.Secure:
 		d.Verdict, d.Reason = Deny, CredentialNeedsTLS
+	}
+	if d.Verdict != Deny && r.Length > 0 {
+		return tooLarge(r, d)
+	}
+	return d
+}
+
+// tooLarge refuses a request that declares more body than it may have.
+func tooLarge(r *Request, d Decision) Decision {
+	if most := d.BodyLimit(); most > 0 && r.Length > most {
+		d.Verdict, d.Reason = Deny, BodyTooLarge
 	}
 	return d
 }
@@ -298,7 +350,7 @@ func (p *Policy) reach(r *Request) Decision {
 		return d
 	}
 	addr := r.Addr.Unmap()
-	if rule := p.denies(&stream, addr); rule != nil {
+	if rule := p.denies(&stream, addr, nil); rule != nil {
 		return p.speak(Deny, DeniedByRule, rule)
 	}
 	if _, special := Special(addr); special && !p.opens(&stream, addr) {
@@ -325,24 +377,28 @@ func (p *Policy) reachable(r *Request) Decision {
 	switch r.Question {
 	case Fetch:
 		return p.fetch(r)
-	case Hello:
-		return p.hello(r)
 	default:
-		return p.connect(r)
+		return p.stream(r)
 	}
 }
 
-// denies returns a deny rule about an address that r would be carried to. One
-// that cannot judge the path of r denies it (see [survey.cannotJudge]).
-func (p *Policy) denies(r *Request, addr netip.Addr) (found *Rule) {
+// denies returns the deny rule about an address that r would be carried to, of
+// those of a scope that is asked for; nil asks for all. The outermost speaks. One
+// that cannot judge r denies it (see [survey.cannotJudge]).
+func (p *Policy) denies(r *Request, addr netip.Addr, of func(Scope) bool) *Rule {
 	s := survey{req: r, depth: depthOf(r)}
+	at := int32(-1)
 	p.nearAddr(addr, func(i int32) bool {
-		if rule := &p.rules[i]; rule.Action == DenyAction && (s.denies(rule) || s.cannotJudge(rule)) {
-			found = rule
+		rule := &p.rules[i]
+		if rule.Action == DenyAction && (of == nil || of(rule.Scope)) && (s.denies(rule) || s.cannotJudge(rule) || s.cannotJudgeQuery(rule)) {
+			first(&at, i)
 		}
-		return found == nil
+		return true
 	})
-	return found
+	if at < 0 {
+		return nil
+	}
+	return &p.rules[at]
 }
 
 // opens reports whether a rule that admits r opens a special-purpose address.
@@ -350,7 +406,7 @@ func (p *Policy) opens(r *Request, addr netip.Addr) (yes bool) {
 	s := survey{req: r, depth: depthOf(r)}
 	p.near(r.Endpoint.Host, func(i int32) bool {
 		rule := &p.rules[i]
-		yes = rule.Action == AllowAction && s.admits(rule) && opens(rule.Private, addr)
+		yes = rule.Action == AllowAction && rule.Scope != RunScope && s.admits(rule) && opens(rule.Private, addr)
 		return !yes
 	})
 	return yes
@@ -359,7 +415,7 @@ func (p *Policy) opens(r *Request, addr netip.Addr) (yes bool) {
 func depthOf(r *Request) stage {
 	switch r.Question {
 	case Fetch:
-		return atPath
+		return atRequest
 	case Resolve:
 		return atHost
 	default:

@@ -46,6 +46,7 @@ type RuleNote struct {
 	Rule   string `json:"rule"`
 	Where  string `json:"where"`
 	Action string `json:"action"` // allow, deny
+	Scope  string `json:"scope"`
 	// Matches says that the rule is about this request. If not, Reason is what
 	// the rule would refuse it for, "" for a deny rule, and Text says in what
 	// they differ.
@@ -65,7 +66,7 @@ func (p *Policy) Explain(r Request) []RuleNote {
 	var notes []RuleNote
 	s := survey{req: &r, depth: depthOf(&r)}
 	if r.Question == Reach {
-		s.depth = atPath
+		s.depth = atRequest
 		if r.Method == "" {
 			s.depth = atPort
 		}
@@ -102,7 +103,7 @@ func (p *Policy) nearby(h target.Host) []int32 {
 }
 
 func noteOf(r *Rule) RuleNote {
-	n := RuleNote{Rule: r.ID, Where: r.Where, Action: "deny"}
+	n := RuleNote{Rule: r.ID, Where: r.Where, Action: "deny", Scope: r.Scope.String()}
 	if r.Action == AllowAction {
 		n.Action = "allow"
 	}
@@ -117,6 +118,8 @@ func (s *survey) note(r *Rule) RuleNote {
 			n.Matches, n.Text = true, "denies this"
 		case s.cannotJudge(r):
 			n.Text = "the path has two readings, and the rule has to judge paths"
+		case s.cannotJudgeQuery(r):
+			n.Text = "the query has two readings, and the rule has to judge queries"
 		default:
 			n.Text = s.apart(r)
 		}
@@ -146,12 +149,32 @@ func (s *survey) differs(r *Rule, at stage) string {
 			return s.req.Method + " cannot be allowed"
 		}
 		return fmt.Sprintf("method %q is none of %s", s.req.Method, join(r.Methods))
+	case atQuery:
+		if target.AmbiguousQuery(s.req.Query) {
+			return "the query has two readings, and the rule asks for " + s.unmet(r, InQuery)
+		}
+		return "asks for " + s.unmet(r, InQuery)
+	case atHeader:
+		return "asks for " + s.unmet(r, InHeader)
 	default:
 		if s.req.Path.Ambiguous() {
 			return fmt.Sprintf("path %s has two readings", s.req.Path)
 		}
 		return fmt.Sprintf("path %s matches none of %s", s.req.Path, join(r.Paths))
 	}
+}
+
+// unmet names the conditions that a request does not meet, never their values
+// or the request's.
+func (s *survey) unmet(r *Rule, part Part) string {
+	var words []string
+	for i := range r.Conditions {
+		c := &r.Conditions[i]
+		if c.In == part && (r.Action == AllowAction && !c.surely(s.req) || r.Action != AllowAction && !c.maybe(s.req)) {
+			words = append(words, c.String())
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 // apart says why a deny rule about the host leaves the request alone.
@@ -161,12 +184,16 @@ func (s *survey) apart(r *Rule) string {
 		return "denies some ports of this host only: " + join(r.Ports)
 	case len(r.Ports) > 0 && !r.covers(s.req.Endpoint.Port):
 		return fmt.Sprintf("denies other ports: %s", join(r.Ports))
-	case s.depth < atPath:
+	case s.depth < atRequest:
 		return "denies some requests to this host only"
 	case !r.deniesMethod(s.req.Method):
 		return fmt.Sprintf("denies other methods: %s", join(r.Methods))
-	default:
+	case !r.deniesPath(s.req):
 		return fmt.Sprintf("denies other paths: %s", join(r.Paths))
+	case !r.meets(s.req, InQuery):
+		return "denies requests with " + s.unmet(r, InQuery)
+	default:
+		return "denies requests with " + s.unmet(r, InHeader)
 	}
 }
 

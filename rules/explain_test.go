@@ -70,7 +70,7 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	notes := p.Explain(ask(t, "GET https://old.test/"))
-	want := []rules.RuleNote{{Rule: "old", Where: "old.yaml:1", Action: "allow", Reason: rules.RuleExpired, Text: "would match, but has expired"}}
+	want := []rules.RuleNote{{Rule: "old", Where: "old.yaml:1", Action: "allow", Scope: "policy", Reason: rules.RuleExpired, Text: "would match, but has expired"}}
 	if diff := cmp.Diff(want, notes); diff != "" {
 		t.Errorf("Explain (-want +got):\n%s", diff)
 	}

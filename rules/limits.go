@@ -1,22 +1,59 @@
 package rules
 
 // Limits bound what one rule admits for one run. The zero Limits bound nothing.
-// They are counted outside of [Policy.Decide], which has no memory.
+// All but Body are counted outside of [Policy.Decide], which has no memory.
 type Limits struct {
 	Requests   Rate // requests, and streams that nobody looks into
 	Sent       Rate // octets, sandbox to upstream
 	Received   Rate // octets, upstream to sandbox
 	Concurrent int64
+	Body       int64 // octets of one request's body
 }
 
-// Rate is so much in each period of so many seconds, 0 for no bound.
+// Rate is so much in any period of so many seconds, 0 for no bound.
 type Rate struct {
 	N      int64
 	Period int64
 }
 
+// Totals are the limits of a run over all of its rules, by who set them.
+type Totals struct{ Floor, Policy, Run Limits }
+
+// Total is one of them.
+type Total struct {
+	Scope  Scope
+	Limits *Limits
+}
+
+// IsZero reports whether nothing is bounded.
+func (t Totals) IsZero() bool { return t == Totals{} }
+
+// All returns the limits of each scope, be they none.
+func (t *Totals) All() [3]Total {
+	return [3]Total{{FloorScope, &t.Floor}, {PolicyScope, &t.Policy}, {RunScope, &t.Run}}
+}
+
 // IsZero reports whether nothing is bounded.
 func (l Limits) IsZero() bool { return l == Limits{} }
+
+// BodyLimit returns how many octets of body an admitted request may have, 0 for
+// any number.
+func (d *Decision) BodyLimit() (most int64) {
+	lower := func(n int64) {
+		if n > 0 && (most == 0 || n < most) {
+			most = n
+		}
+	}
+	if d.Limits != nil {
+		lower(d.Limits.Body)
+	}
+	if d.Totals != nil {
+		lower(d.Totals.Floor.Body)
+		lower(d.Totals.Policy.Body)
+		lower(d.Totals.Run.Body)
+	}
+	return most
+}
 
 // LimitsOf returns the limits of a rule, nil if it has none.
 func (p *Policy) LimitsOf(rule string) *Limits {
@@ -38,7 +75,15 @@ func (r *Rule) limits() *Limits {
 	return &r.Limits
 }
 
-// Limited reports whether any rule has limits.
+// Totals returns the limits of a run over all rules, nil if there are none.
+func (p *Policy) Totals() *Totals {
+	if p == nil {
+		return nil
+	}
+	return p.totals
+}
+
+// Limited reports whether anything is counted.
 func (p *Policy) Limited() bool {
 	if p == nil {
 		return false
@@ -48,5 +93,13 @@ func (p *Policy) Limited() bool {
 			return true
 		}
 	}
-	return false
+	return p.totals != nil
+}
+
+func (c *compiler) checkLimits(l *Limits) {
+	for _, rate := range []Rate{l.Requests, l.Sent, l.Received, {l.Concurrent, 1}, {l.Body, 1}} {
+		if rate.N < 0 || rate.N > 0 && rate.Period <= 0 {
+			c.fault("limits", "%d in %d seconds is no limit", rate.N, rate.Period)
+		}
+	}
 }

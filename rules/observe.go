@@ -18,16 +18,30 @@ func (p *Policy) observed(r *Request, d Decision) Decision {
 	if p.lax != nil {
 		through = p.lax.decide(r)
 	}
-	if refused(&through) && p.observe {
-		through = p.letThrough(r, d)
+	learned := !refused(&through) && p.learns(through.Rule)
+	if refused(&through) && p.observe && through.Scope == scopePolicy && !p.stands(&through) {
+		through, learned = p.letThrough(r, d), p.learn
 	}
 	if refused(&through) {
 		return d
 	}
 	if through.Observed = d.Reason; d.Rule != "" {
-		through.Rule, through.Where = d.Rule, d.Where
+		through.Rule, through.Where, through.Scope = d.Rule, d.Where, d.Scope
+	}
+	if learned {
+		through.Reason = Learned
 	}
 	return through
+}
+
+// stands reports a refusal that is not widened by learning: that of a deny rule.
+func (p *Policy) stands(d *Decision) bool {
+	return p.learn && (d.Reason == DeniedByRule || d.Reason == PathAmbiguous || d.Reason == QueryAmbiguous)
+}
+
+// learns reports whether the rule of that id is learned from.
+func (p *Policy) learns(id string) bool {
+	return slices.ContainsFunc(p.lax.rules, func(r Rule) bool { return r.ID == id && r.Learn })
 }
 
 func refused(d *Decision) bool { return d.Verdict == Deny || d.Explain }
@@ -36,7 +50,7 @@ func refused(d *Decision) bool { return d.Verdict == Deny || d.Explain }
 func observable(r Reason) bool {
 	switch r {
 	case HostNotAllowed, AddressNotAllowed, PortNotAllowed, ProtocolNotAllowed, MethodNotAllowed,
-		PathNotAllowed, PathAmbiguous, DeniedByRule, RuleExpired:
+		PathNotAllowed, PathAmbiguous, QueryNotAllowed, QueryAmbiguous, HeaderNotAllowed, DeniedByRule, RuleExpired:
 		return true
 	default:
 		return false
@@ -47,14 +61,22 @@ func observable(r Reason) bool {
 // where they can be.
 func (p *Policy) letThrough(r *Request, d Decision) Decision {
 	out := p.refuse(Allowed)
-	out.Verdict = Inspect
+	out.Verdict, out.Totals = Inspect, p.totals
+	if n, narrowed := p.outside(r); narrowed {
+		return n
+	}
 	switch {
+	case r.Question == Hello && r.Protocol == Opaque && p.wouldBeUnseen(r):
+		return d
 	case r.Question == Hello && r.Protocol == Opaque:
 		out.Verdict = Tunnel
 	case r.Question == Fetch && neverMethod(r.Method):
 		return d
 	case r.Question == Fetch:
-		return p.judgeCarries(r, &out)
+		if out = p.judgeCarries(r, &out); out.Verdict == Deny || r.Length <= 0 {
+			return out
+		}
+		return tooLarge(r, out)
 	case r.Question == Reach:
 		return p.letReach(r, d)
 	}
@@ -66,6 +88,9 @@ func (p *Policy) letReach(r *Request, d Decision) Decision {
 	out := p.Decide(stream)
 	addr := r.Addr.Unmap()
 	if _, special := Special(addr); refused(&out) || special && !p.opens(&stream, addr) {
+		return d
+	}
+	if p.denies(&stream, addr, func(s Scope) bool { return s != PolicyScope || p.learn }) != nil {
 		return d
 	}
 	return out
@@ -83,9 +108,9 @@ func (p *Policy) loosen() *Policy {
 		if !r.Observe || r.Action == AllowAction {
 			out.rules = append(out.rules, r)
 		}
-		if r.Observe && r.Action == AllowAction && len(r.Methods)+len(r.Paths) > 0 {
+		if r.Observe && r.Action == AllowAction && r.judgesRequests() {
 			// The rule as it is comes first: it may grant a credential.
-			r.Methods, r.Paths, r.Credential = nil, nil, ""
+			r.Methods, r.Paths, r.Conditions, r.Credential = nil, nil, nil, ""
 			out.rules = append(out.rules, r)
 		}
 	}
@@ -94,7 +119,49 @@ func (p *Policy) loosen() *Policy {
 	return &out
 }
 
-// Observes reports whether the policy as a whole only observes.
+// outside is the refusal of what other scopes take away: what is observed of
+// the policy widens none of them.
+func (p *Policy) outside(r *Request) (Decision, bool) {
+	s := survey{req: r, depth: depthOf(r)}
+	var taken *Rule
+	p.near(r.Endpoint.Host, func(i int32) bool {
+		rule := &p.rules[i]
+		if rule.Action == DenyAction && rule.Scope != PolicyScope && (s.denies(rule) || s.cannotJudge(rule) || s.cannotJudgeQuery(rule)) {
+			taken = rule
+		}
+		return taken == nil
+	})
+	if taken != nil {
+		return s.explained(p.speak(Deny, DeniedByRule, taken)), true
+	}
+	if !p.filter {
+		return Decision{}, false
+	}
+	p.survey(&s)
+	d := p.judge(&s, &s.run)
+	if !refused(&d) && d.Verdict == Inspect {
+		return d, false
+	}
+	if !refused(&d) {
+		d = s.explained(p.refuse(ProtocolNotAllowed))
+	}
+	d.Scope = RunScope.String()
+	return d, true
+}
+
+// wouldBeUnseen reports a deny rule of another scope than the policy's that
+// would have to look at requests on a stream which cannot be looked into.
+func (p *Policy) wouldBeUnseen(r *Request) (yes bool) {
+	p.near(r.Endpoint.Host, func(i int32) bool {
+		rule := &p.rules[i]
+		yes = rule.Action == DenyAction && rule.Scope != PolicyScope && rule.judgesRequests() &&
+			(len(rule.Ports) == 0 || rule.covers(r.Endpoint.Port))
+		return !yes
+	})
+	return yes
+}
+
+// Observes reports whether the policy as a whole only observes, or learns.
 func (p *Policy) Observes() bool { return p != nil && p.observe }
 
 // Enforced returns the policy as if everything in it were enforced.
@@ -103,7 +170,7 @@ func (p *Policy) Enforced() *Policy {
 		return p
 	}
 	out := *p
-	out.observe, out.lax = false, nil
+	out.observe, out.learn, out.lax = false, false, nil
 	return &out
 }
 

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -16,8 +17,14 @@ type Policy struct {
 	denied   DeniedNames
 	rules    []Rule // sorted: the first that matches is the one that speaks
 	index
-	observe bool    // mode: observe
+	observe bool    // mode: observe or learn
+	learn   bool    // mode: learn: no deny rule is widened
 	lax     *Policy // without what rules only observe; nil if none does
+	// filter says that what the policy admits must be admitted by the allow
+	// rules of the run too.
+	filter bool
+	narrow bool // there is something that narrows
+	totals *Totals
 }
 
 // DeniedNames says how a denied name is answered in DNS.
@@ -51,6 +58,7 @@ const (
 // Rule is one rule in its compiled form. Empty Methods and Paths mean any;
 // empty Ports, in a deny rule, mean any. A deny rule with Methods or Paths is
 // judged when a request is known, one without already when a stream begins.
+// Conditions are judged like methods and paths.
 type Rule struct {
 	ID      string
 	Where   string // file:line
@@ -61,6 +69,8 @@ type Rule struct {
 	TLS     TLSMode
 	Methods []string // upper case, sorted
 	Paths   []PathPattern
+	// Conditions are about header fields and the query. All must be met.
+	Conditions []Condition
 	// Private are the cidrs of the rule. Beside Hosts, in an allow rule, they
 	// are the special-purpose ranges that those hosts may resolve to. Without
 	// Hosts they are themselves what the rule is about: raw addresses that lie
@@ -71,6 +81,10 @@ type Rule struct {
 	// Observe says that what the rule denies, or what it would deny of its
 	// hosts and ports by methods and paths, is let through and recorded.
 	Observe bool
+	// Learn, beside Observe in an allow rule, marks what is let through as
+	// something to learn from.
+	Learn   bool
+	Scope   Scope
 	Limits  Limits // of an allow rule
 	Log     LogLevel
 	Expires int64 // first second on which the rule no longer holds; 0 is never
@@ -114,6 +128,14 @@ type Source struct {
 	// Observe lets everything through that rules would deny, and says so in
 	// [Decision.Observed]. Guards that are no matter of rules stay.
 	Observe bool
+	// Learn, beside Observe, lets through only what no rule allows: deny rules
+	// stand.
+	Learn bool
+	// Narrowed says that rules of the run's scope are there to narrow the
+	// policy, be they none: see [RunScope].
+	Narrowed bool
+	// Totals bound what a run is admitted by all of its rules together.
+	Totals Totals
 }
 
 // Name returns the policy's name.
@@ -159,4 +181,35 @@ func (p *Policy) Credentials() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// WithoutRun returns the policy without what narrows it for one run.
+func (p *Policy) WithoutRun() *Policy {
+	if p == nil || !slices.ContainsFunc(p.rules, func(r Rule) bool { return r.Scope == RunScope }) && !p.filter {
+		return p
+	}
+	out := *p
+	out.filter = false
+	out.rules = slices.DeleteFunc(slices.Clone(p.rules), func(r Rule) bool { return r.Scope == RunScope })
+	out.index = newIndex(out.rules)
+	if p.lax != nil {
+		out.lax = p.lax.WithoutRun()
+	}
+	return &out
+}
+
+// With returns the policy with further rules, as approvals are: see [Compile]
+// for the error, whose faults are by the place in more.
+func (p *Policy) With(more []Rule) (*Policy, error) {
+	if p == nil || !p.compiled {
+		return nil, errors.New("no policy to add rules to")
+	}
+	src := Source{
+		Name: p.name, Digest: p.digest, Denied: p.denied, Observe: p.observe, Learn: p.learn,
+		Rules: append(p.Rules(), more...), Narrowed: p.narrow,
+	}
+	if p.totals != nil {
+		src.Totals = *p.totals
+	}
+	return Compile(src)
 }

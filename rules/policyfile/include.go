@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"sallyport/rules"
 )
 
 const (
@@ -26,6 +28,9 @@ type loader struct {
 	docs  map[string]*policyDoc
 	order []*file
 	tests []TestResult // of included files
+	scope rules.Scope
+	// beside are the loaders of the other scopes.
+	beside []*loader
 }
 
 // load reads one file and what it includes.
@@ -50,6 +55,11 @@ func (l *loader) err() error {
 	var all Errors
 	for _, f := range l.order {
 		if errs, ok := errors.AsType[Errors](f.err()); ok {
+			all = append(all, errs...)
+		}
+	}
+	for _, other := range l.beside {
+		if errs, ok := errors.AsType[Errors](other.err()); ok {
 			all = append(all, errs...)
 		}
 	}
@@ -135,7 +145,7 @@ func (d *policyDoc) include(n ast.Node, s string) {
 	other := d.loader.load(path.Join(d.loader.dir, rel), rel, data, chain)
 	d.includes = append(d.includes, other)
 	if len(other.tests) > 0 && d.loader.err() == nil {
-		if p := other.compile(""); p != nil {
+		if p := other.compile("", other.ownRules(), false); p != nil {
 			d.loader.tests = append(d.loader.tests, other.runTests(p)...)
 		}
 	}
@@ -174,7 +184,7 @@ func (d *policyDoc) checkIncluded(seen map[string]ast.Node) {
 	if len(d.above) == 0 {
 		return
 	}
-	for _, name := range []string{"mode", "dns"} {
+	for _, name := range []string{"mode", "dns", "limits"} {
 		if n := seen[name]; n != nil {
 			d.errorf(n, "%s is said by the file that includes this one (%s)", name, d.above[0].rel)
 		}
@@ -194,8 +204,23 @@ func (d *policyDoc) closure() []*policyDoc {
 	return list
 }
 
-func (d *policyDoc) allRules() (list []*ruleDoc) {
-	for _, x := range d.closure() {
+// scoped returns the files of all scopes, each once.
+func (d *policyDoc) scoped() (list []*policyDoc) {
+	for _, x := range []*policyDoc{d.floor, d, d.run} {
+		if x != nil {
+			list = append(list, x.closure()...)
+		}
+	}
+	return list
+}
+
+func (d *policyDoc) allRules() []*ruleDoc { return rulesOf(d.scoped()) }
+
+// ownRules are those of the file's own scope.
+func (d *policyDoc) ownRules() []*ruleDoc { return rulesOf(d.closure()) }
+
+func rulesOf(docs []*policyDoc) (list []*ruleDoc) {
+	for _, x := range docs {
 		list = append(list, x.rules...)
 	}
 	return list

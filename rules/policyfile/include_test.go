@@ -198,7 +198,7 @@ func TestIncludeRefuses(t *testing.T) {
 		{"another kind", include("rules: []\n", "a.yaml"), "a.yaml:2:7: kind is \"Credential\"", map[string]string{"a.yaml": "apiVersion: sallyport/v1\nkind: Credential\n"}},
 		{"its errors have their place", include("rules: []\n", "a.yaml"), "a.yaml:4:1: unknown key \"rulez\"", map[string]string{"a.yaml": head + "rulez: []\n"}},
 		{"an id of two files", include(one("a", "a.test"), "a.yaml"), "id \"a\" is taken by the rule at p.yaml:7", map[string]string{"a.yaml": head + one("a", "b.test")}},
-		{"rules that clash", include("rules: [{id: n, reason: x, deny: {host: a.test, methods: [PUT]}}]\n", "a.yaml"), "one denies by method or path", map[string]string{
+		{"rules that clash", include("rules: [{id: n, reason: x, deny: {host: a.test, methods: [PUT]}}]\n", "a.yaml"), "one denies by method, path, header or query", map[string]string{
 			"a.yaml": head + "rules: [{id: a, reason: x, allow: {host: a.test}, tls: passthrough}]\n",
 		}},
 		{"dns of an included file", include("rules: []\n", "a.yaml"), "said by the file that includes", map[string]string{"a.yaml": head + "dns: {denied: nxdomain}\nrules: []\n"}},

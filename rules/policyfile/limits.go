@@ -19,10 +19,10 @@ func (f *file) limits(dst *rules.Limits) func(ast.Node) {
 			{name: "sent", read: f.rate(&dst.Sent, "20MiB/day", parseSize)},
 			{name: "received", read: f.rate(&dst.Received, "1GiB/hour", parseSize)},
 			{name: "concurrent", read: f.count(&dst.Concurrent)},
-			{name: "request_body", later: true},
+			{name: "request_body", read: f.size(&dst.Body)},
 		})
 		if seen != nil && len(seen) == 0 {
-			f.errorf(n, "limits that limit nothing; leave them out, or say requests, sent, received or concurrent")
+			f.errorf(n, "limits that limit nothing; leave them out, or say requests, sent, received, concurrent or request_body")
 		}
 	}
 }
@@ -51,6 +51,40 @@ func (f *file) rate(dst *rules.Rate, example string, parse func(string) (int64, 
 		}
 		f.errorf(n, "%q is no limit; write it like %s, from 1, in a min, an hour or a day", s, example)
 	}
+}
+
+// size reads a number of octets, such as 1MiB.
+func (f *file) size(dst *int64) func(ast.Node) {
+	return func(n ast.Node) {
+		before := len(f.errs)
+		var s string
+		if f.str(&s)(n); len(f.errs) > before {
+			return
+		}
+		var ok bool
+		if *dst, ok = parseSize(s); !ok {
+			f.errorf(n, "%q is no size; write it like 1MiB, from 1, in KiB, MiB, GiB or TiB", s)
+		}
+	}
+}
+
+// limitsOver returns the limits of a rule, with defaults where it says nothing.
+// What nobody looks into has no bodies that could be measured.
+func limitsOver(l, defaults rules.Limits, blind bool) rules.Limits {
+	for _, x := range []struct{ own, def *rules.Rate }{
+		{&l.Requests, &defaults.Requests}, {&l.Sent, &defaults.Sent}, {&l.Received, &defaults.Received},
+	} {
+		if x.own.N == 0 {
+			*x.own = *x.def
+		}
+	}
+	if l.Concurrent == 0 {
+		l.Concurrent = defaults.Concurrent
+	}
+	if l.Body == 0 && !blind {
+		l.Body = defaults.Body
+	}
+	return l
 }
 
 // count reads a plain number from 1.
@@ -98,16 +132,17 @@ func formatSize(n int64) string {
 	return strconv.FormatInt(n, 10) // none that parseSize returns
 }
 
-// limits writes the limits of a rule.
-func (w *writer) limits(l rules.Limits) {
+// limits writes limits at a level.
+func (w *writer) limits(level int, l rules.Limits) {
 	if l.IsZero() {
 		return
 	}
-	w.line(2, "limits:")
+	w.line(level, "limits:")
+	level++
 	rate := func(name string, r rules.Rate, format func(int64) string) {
 		for _, p := range periods {
 			if r.N > 0 && r.Period == p.seconds {
-				w.text(3, name, format(r.N)+"/"+p.name)
+				w.text(level, name, format(r.N)+"/"+p.name)
 			}
 		}
 	}
@@ -115,6 +150,9 @@ func (w *writer) limits(l rules.Limits) {
 	rate("sent", l.Sent, formatSize)
 	rate("received", l.Received, formatSize)
 	if l.Concurrent > 0 {
-		w.line(3, "concurrent: "+strconv.FormatInt(l.Concurrent, 10))
+		w.line(level, "concurrent: "+strconv.FormatInt(l.Concurrent, 10))
+	}
+	if l.Body > 0 {
+		w.text(level, "request_body", formatSize(l.Body))
 	}
 }

@@ -27,11 +27,12 @@ type neverDoc struct {
 	node   ast.Node
 	origin string
 	reason string
+	scope  rules.Scope
 }
 
 func (d *policyDoc) readNever(n ast.Node) {
 	before := len(d.errs)
-	s := &neverDoc{doc: d, node: n, origin: d.originOf(n)}
+	s := &neverDoc{doc: d, node: n, origin: d.originOf(n), scope: d.loader.scope}
 	var one, many []rules.HostPattern
 	keys := []key{
 		{name: "credential", read: func(n ast.Node) {
@@ -48,7 +49,7 @@ func (d *policyDoc) readNever(n ast.Node) {
 		{name: "reason", read: d.str(&s.reason)},
 	}
 	if d.written {
-		keys = append(keys, key{name: "origin", required: true, read: d.str(&s.origin)})
+		keys = append(keys, key{name: "origin", required: true, read: d.str(&s.origin)}, key{name: "scope", read: d.scopeWord(&s.scope)})
 	}
 	seen := d.mapping(n, "a statement", keys)
 	switch {
@@ -82,15 +83,18 @@ func (d *policyDoc) checkCredential(n ast.Node, name string) {
 // all files. What a rule only observes is admitted.
 func (d *policyDoc) prove(p *rules.Policy) []NeverResult {
 	var results []NeverResult
-	for _, x := range d.closure() {
+	if d.loader.scope == rules.FloorScope {
+		return nil // proved of every policy that stands under it
+	}
+	for _, x := range d.scoped() {
 		for _, s := range x.never {
 			r := NeverResult{Where: x.at(s.node), Text: s.text()}
-			if d.written {
+			if x.written {
 				r.Where = s.origin
 			}
 			switch e, err := prove.Check(p.Loosest(), s.Statement); {
 			case p.Observes():
-				r.Failure = "cannot hold under mode: observe, which lets everything through"
+				r.Failure = "cannot hold under mode: " + d.mode.String() + ", which lets everything through"
 			case err != nil:
 				r.Failure = "cannot be proved: " + err.Error()
 			case e != nil:

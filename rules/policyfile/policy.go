@@ -26,7 +26,10 @@ type policyDoc struct {
 	name, owner, description string
 	defaults                 defaults
 	denied                   rules.DeniedNames
-	observe                  bool
+	mode                     ruleMode
+	totals                   rules.Limits // of a run over all rules
+	floor, run               *policyDoc   // the other scopes, nil for none
+	floorOf, runOf           *standing    // what an effective policy says of them
 	rules                    []*ruleDoc
 	never                    []*neverDoc
 	tests                    []*testDoc
@@ -38,6 +41,21 @@ type defaults struct {
 	methods []string
 	tls     rules.TLSMode
 	log     rules.LogLevel
+	limits  rules.Limits
+}
+
+// ruleMode is the value of mode.
+type ruleMode struct{ observe, learn bool }
+
+func (m ruleMode) String() string {
+	switch {
+	case m.learn:
+		return "learn"
+	case m.observe:
+		return "observe"
+	default:
+		return "enforce"
+	}
 }
 
 // readMethods are the methods of access: read, and of an allow rule that says
@@ -53,21 +71,23 @@ func (d *policyDoc) read(root *ast.MappingNode) {
 		{name: "apiVersion", read: skip},
 		{name: "kind", read: skip},
 		{name: "metadata", read: d.metadata(&d.name, &d.owner, &d.description), required: true},
-		{name: "mode", read: d.mode(&d.observe)},
+		{name: "mode", read: d.readMode(&d.mode)},
 		{name: "dns", read: d.readDNS},
 		{name: "rules", read: keep(&ruleList)},
 		{name: "never", read: keep(&neverList)},
-		{name: "scopes", later: true},
-		{name: "limits", later: true},
+		{name: "limits", read: d.limits(&d.totals)},
 	}
 	if d.written {
 		keys = append(keys, key{name: "presets", read: d.items(d.readPresetRef)})
+		keys = append(keys, key{name: "floor", read: d.readStanding("floor", &d.floorOf)},
+			key{name: "run", read: d.readStanding("run", &d.runOf)})
 	} else {
 		keys = append(keys, key{name: "defaults", read: d.readDefaults},
 			key{name: "include", read: d.items(d.readInclude)}, key{name: "tests", read: keep(&testList)})
 	}
 	seen := d.mapping(root, "a policy", keys)
 	d.checkIncluded(seen)
+	d.checkScope(seen)
 	// Rules are read after the defaults, wherever these stand.
 	if all, ok := ruleList.(*ast.SequenceNode); ok {
 		for _, n := range all.Values {
@@ -107,15 +127,11 @@ func (f *file) id(dst *string) func(ast.Node) {
 	}
 }
 
-// mode reads whether something is enforced or only observed.
-func (d *policyDoc) mode(dst *bool) func(ast.Node) {
-	return func(n ast.Node) {
-		if s, ok := n.(*ast.StringNode); ok && s.Value == "learn" {
-			d.errorf(n, "mode \"learn\" is not built in this version; it knows enforce, observe")
-			return
-		}
-		d.word([]string{"enforce", "observe"}, func(s string) { *dst = s == "observe" })(n)
-	}
+// readMode reads whether something is enforced, only observed, or learned from.
+func (d *policyDoc) readMode(dst *ruleMode) func(ast.Node) {
+	return d.word([]string{"enforce", "observe", "learn"}, func(s string) {
+		*dst = ruleMode{observe: s != "enforce", learn: s == "learn"}
+	})
 }
 
 func (d *policyDoc) readDefaults(n ast.Node) {
@@ -126,7 +142,7 @@ func (d *policyDoc) readDefaults(n ast.Node) {
 		{name: "methods", read: d.methods(&methods)},
 		{name: "tls", read: d.tls(&d.defaults.tls)},
 		{name: "log", read: d.log(&d.defaults.log)},
-		{name: "limits", later: true},
+		{name: "limits", read: d.limits(&d.defaults.limits)},
 	})
 	if seen["ports"] != nil {
 		d.defaults.ports = ports
@@ -157,17 +173,10 @@ func (d *policyDoc) tls(dst *rules.TLSMode) func(ast.Node) {
 }
 
 // logWords are the levels by their values.
-var logWords = []string{"metadata", "request", "request_response"}
+var logWords = []string{"metadata", "request", "request_response", "none"}
 
 func (d *policyDoc) log(dst *rules.LogLevel) func(ast.Node) {
-	levels := logWords
-	return func(n ast.Node) {
-		if s, ok := n.(*ast.StringNode); ok && s.Value == "none" {
-			d.errorf(n, "every decision is recorded: the least is log: metadata")
-			return
-		}
-		d.word(levels, func(s string) { *dst = rules.LogLevel(slices.Index(levels, s)) })(n)
-	}
+	return d.word(logWords, func(s string) { *dst = rules.LogLevel(slices.Index(logWords, s)) }) //nolint:gosec // G115: four words
 }
 
 // methods reads a list of methods in upper case.
@@ -213,11 +222,17 @@ func (f *file) paths(dst *[]rules.PathPattern) func(ast.Node) {
 // compile makes the policy of what was read, here and in what is included, and
 // puts what Compile finds into its place in the files. Rules that could not be
 // read are left out of that: what they lack would only give faults that are none.
-func (d *policyDoc) compile(digest string) *rules.Policy {
-	src := rules.Source{Name: d.name, Digest: digest, Denied: d.denied, Observe: d.observe}
+func (d *policyDoc) compile(digest string, list []*ruleDoc, narrowed bool) *rules.Policy {
+	src := rules.Source{
+		Name: d.name, Digest: digest, Denied: d.denied, Observe: d.mode.observe, Learn: d.mode.learn,
+		Narrowed: narrowed, Totals: d.allTotals(),
+	}
+	if d.loader.scope == rules.FloorScope {
+		src.Observe = true // alone, it shows what it takes away
+	}
 	var docs []*ruleDoc
 	ids := map[string]*ruleDoc{}
-	for _, r := range d.allRules() {
+	for _, r := range list {
 		if first := ids[r.ID]; first != nil {
 			r.doc.errorf(r.node("id"), "id %q is taken by the rule at %s", r.ID, first.Where)
 			continue

@@ -42,7 +42,10 @@ type PolicyFile struct {
 	Effective []byte
 	Tests     []TestResult
 	Never     []NeverResult
-	doc       *policyDoc
+	// Floor is the digest of the floor that the policy stands under, "" for
+	// none; of a floor, its own.
+	Floor string
+	doc   *policyDoc
 }
 
 // Input is where a policy is read from.
@@ -51,6 +54,9 @@ type Input struct {
 	Data []byte
 	// Files holds what the file may include: its own directory. Nil includes nothing.
 	Files fs.FS
+	// Floor is what the organisation denies and limits, whatever the policy
+	// says; Run narrows the policy for one run. Nil for none.
+	Floor, Run *Input
 }
 
 // ParsePolicy is [ReadPolicy] for who needs the policy alone.
@@ -70,8 +76,29 @@ func ParsePolicy(name string, data []byte, creds []Credential) (*rules.Policy, e
 // If all that is wrong are failing tests or statements, it returns what became
 // of each beside the error; Policy is nil then.
 func ReadPolicy(src Input, creds []Credential) (*PolicyFile, error) {
-	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}}
-	d := l.load(src.Name, path.Base(src.Name), src.Data, nil)
+	d := read(src, creds, rules.PolicyScope)
+	l := d.loader
+	if d.parsed {
+		d.stand(src, creds)
+	}
+	return d.finish(l, src.Data)
+}
+
+// ReadFloor reads a floor by itself. Its effective text can be read wherever a
+// floor can. Its tests are asked of a policy that would let everything else through.
+func ReadFloor(src Input, creds []Credential) (*PolicyFile, error) {
+	d := read(src, creds, rules.FloorScope)
+	return d.finish(d.loader, src.Data)
+}
+
+// read reads one file and what it includes, in a scope.
+func read(src Input, creds []Credential, scope rules.Scope) *policyDoc {
+	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}, scope: scope}
+	return l.load(src.Name, path.Base(src.Name), src.Data, nil)
+}
+
+// finish makes of what was read what it says.
+func (d *policyDoc) finish(l *loader, data []byte) (*PolicyFile, error) {
 	if !d.parsed {
 		return nil, l.err()
 	}
@@ -79,16 +106,20 @@ func ReadPolicy(src Input, creds []Credential) (*PolicyFile, error) {
 	digest := ""
 	if l.err() == nil {
 		out.Effective = d.effective()
-		digest = Digest(out.Effective)
+		digest, out.Floor = Digest(out.Effective), d.floorDigest()
 	}
-	p := d.compile(digest)
+	p := d.compile(digest, d.allRules(), d.runOf != nil)
 	if err := l.err(); err != nil {
 		return nil, err
 	}
-	d.checkEffective(src.Data, out.Effective)
+	d.checkEffective(data, out.Effective)
 	out.Policy = p
 	out.Tests = l.tests
-	out.Tests = append(d.runTests(p), out.Tests...)
+	asked := p
+	if d.floor != nil || d.run != nil { // the file's own tests are about what it says itself
+		asked = d.compile(digest, d.ownRules(), false)
+	}
+	out.Tests = append(d.runTests(asked), out.Tests...)
 	out.Never = d.prove(p)
 	if err := l.err(); err != nil {
 		out.Policy = nil

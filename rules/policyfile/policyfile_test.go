@@ -246,12 +246,14 @@ func TestPolicyErrors(t *testing.T) {
 		{"CF-03", rule("{host: a.test}", "log: Request\n"), []place{{8, 10, `did you mean "request"?`}}},
 
 		// What this version does not build.
-		{"", head + "mode: learn\nrules: []\n", []place{{4, 7, `mode "learn" is not built`}}},
 		{"", head + "include: [{preset: x}]\nrules: []\nscopes: {}\nlimits: {}\n", []place{
-			{4, 20, `there is no preset "x"`}, {6, 1, `"scopes" is not built`}, {7, 1, `"limits" is not built`},
+			{4, 20, `there is no preset "x"`}, {6, 1, `unknown key "scopes"`}, {7, 9, "limit nothing"},
 		}},
-		{"", head + "defaults: {limits: {}}\ndns: {resolve: []}\nrules: []\n", []place{{4, 12, "not built"}, {5, 7, "not built"}}},
-		{"", rule("{host: a.test}", "limits: {request_body: 1MiB}\n"), []place{{8, 14, `"request_body" is not built`}}},
+		{"", head + "defaults: {limits: {}}\ndns: {resolve: []}\nrules: []\n", []place{{4, 20, "limit nothing"}, {5, 7, "not built"}}},
+		{"", rule("{host: a.test}", "limits: {request_body: 1MB}\n"), []place{{8, 28, `"1MB" is no size; write it like 1MiB`}}},
+		{"", rule("{host: a.test}", "limits: {request_body: 0KiB, requests: -1/min, concurrent: 0}\n"), []place{
+			{8, 28, "is no size"}, {8, 44, "is no limit"}, {8, 64, "a plain number from 1"},
+		}},
 		{"", rule("{host: a.test}", "limits: {}\n"), []place{{8, 13, "limit nothing"}}},
 		{"", rule("{host: a.test}", "limits: {requests: 0/min}\n"), []place{{8, 24, "write it like 60/min"}}},
 		{"", rule("{host: a.test}", "limits: {requests: -1/min}\n"), []place{{8, 24, "write it like 60/min"}}},
@@ -266,7 +268,7 @@ func TestPolicyErrors(t *testing.T) {
 			"", head + "rules:\n- {id: a, reason: x, allow: {host: b.a.test}, limits: {concurrent: 1}}\n- {id: b, reason: x, allow: {host: \"*.a.test\", methods: [GET]}}\n",
 			[]place{{6, 29, "would be counted once"}},
 		},
-		{"", rule("{host: a.test}", "log: none\n"), []place{{8, 10, "every decision is recorded"}}},
+		{"", rule("{host: a.test}", "log: off\n"), []place{{8, 10, `"off" is none of metadata, request, request_response, none`}}},
 
 		// Rules.
 		{"", head + "rules: [{id: a}]\n", []place{{4, 9, "has no reason"}, {4, 9, "allow or deny"}}},

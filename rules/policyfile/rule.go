@@ -43,6 +43,8 @@ type match struct {
 	cidrs   []netip.Prefix
 	raw     bool
 	access  string
+	// conditions are those of headers and query.
+	conditions []rules.Condition
 }
 
 func (d *policyDoc) readRule(n ast.Node) {
@@ -50,7 +52,9 @@ func (d *policyDoc) readRule(n ast.Node) {
 	r := &ruleDoc{doc: d, at: n, fields: map[string]ast.Node{}}
 	r.Where, r.origin = d.at(n), d.originOf(n)
 	r.Log, r.TLS = d.defaults.log, d.defaults.tls
+	r.Scope = d.loader.scope
 	var m match
+	var mode ruleMode
 	var action string
 	read := func(name string) func(ast.Node) {
 		return func(n ast.Node) {
@@ -71,7 +75,7 @@ func (d *policyDoc) readRule(n ast.Node) {
 		{name: "allow", read: read("allow")},
 		{name: "deny", read: read("deny")},
 		{name: "credential", read: d.grant(&r.Credential)},
-		{name: "mode", read: d.mode(&r.Observe)},
+		{name: "mode", read: d.readMode(&mode)},
 		{name: "tls", read: d.tls(&r.TLS)},
 		{name: "log", read: d.log(&r.Log)},
 		{name: "multi_tenant", read: d.word([]string{"acknowledged"}, func(string) { r.shared = true })},
@@ -81,7 +85,7 @@ func (d *policyDoc) readRule(n ast.Node) {
 		keys = append(keys, key{name: "origin", required: true, read: func(n ast.Node) {
 			d.str(&r.origin)(n)
 			r.Where = r.origin
-		}})
+		}}, key{name: "scope", read: d.scopeWord(&r.Scope)})
 	}
 	seen := d.mapping(n, "a rule", keys)
 	if seen == nil {
@@ -91,6 +95,7 @@ func (d *policyDoc) readRule(n ast.Node) {
 		d.errorf(n, "a rule has allow or deny")
 	}
 	maps.Copy(r.fields, seen)
+	r.Conditions, r.Observe, r.Learn = sorted(m.conditions), mode.observe, mode.learn
 	r.Hosts, r.Ports, r.Methods, r.Paths, r.Private, r.Raw = m.hosts, m.ports, m.methods, m.paths, m.cidrs, m.raw
 	switch action {
 	case "allow":
@@ -115,6 +120,8 @@ func (d *policyDoc) readMatch(n ast.Node, what string, m *match, r *ruleDoc) {
 		{name: "methods", read: d.methods(&m.methods)},
 		{name: "access", read: d.word([]string{"read", "write"}, func(s string) { m.access = s })},
 		{name: "paths", read: d.paths(&m.paths)},
+		{name: "headers", read: d.conditions(rules.InHeader, &m.conditions)},
+		{name: "query", read: d.conditions(rules.InQuery, &m.conditions)},
 		{name: "protocol", read: d.word([]string{"tcp"}, func(string) { m.raw = true })},
 		{name: "cidrs", read: d.strs(func(n ast.Node, s string) {
 			if p, ok := d.prefix(n, s); ok {
@@ -169,7 +176,11 @@ func (d *policyDoc) fillIn(r *ruleDoc, m *match, ownTLS bool) {
 	if r.Raw && !ownTLS {
 		r.TLS = rules.InspectTLS // a default is about TLS streams, not about these
 	}
-	if r.Raw || r.TLS == rules.PassthroughTLS {
+	blind := r.Raw || r.TLS == rules.PassthroughTLS
+	if d.loader.scope == rules.PolicyScope {
+		r.Limits = limitsOver(r.Limits, d.defaults.limits, blind)
+	}
+	if blind {
 		if m.access != "" {
 			d.errorf(r.node("access"), "a stream that is not looked into has no methods, so access cannot be judged")
 		}

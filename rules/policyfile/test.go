@@ -59,7 +59,8 @@ func (d *policyDoc) readTest(n ast.Node) {
 			t.expected[name] = s
 		}
 	}
-	var at int64
+	var at, length int64
+	var header map[string][]string
 	t.nodes = d.mapping(n, "a test", []key{
 		{name: "request", read: ask("request", ParseRequest)},
 		{name: "connect", read: ask("connect", parseConnect)},
@@ -69,6 +70,8 @@ func (d *policyDoc) readTest(n ast.Node) {
 		{name: "credential", read: expect("credential")},
 		{name: "reason", read: d.word(reasonNames(), func(s string) { t.expected["reason"] = s })},
 		{name: "at", read: d.date(&at)},
+		{name: "headers", read: d.testHeaders(&header)},
+		{name: "body", read: d.size(&length)},
 	})
 	if t.nodes == nil {
 		return
@@ -76,7 +79,12 @@ func (d *policyDoc) readTest(n ast.Node) {
 	if t.asked == "" && len(d.errs) == before {
 		d.errorf(n, "a test has request, connect or dns")
 	}
-	t.request.Now = at
+	for _, name := range []string{"headers", "body"} {
+		if t.nodes[name] != nil && t.request.Question != rules.Fetch && len(d.errs) == before {
+			d.errorf(t.nodes[name], "only a request has %s", name)
+		}
+	}
+	t.request.Now, t.request.Header, t.request.Length = at, header, length
 	t.whole = len(d.errs) == before
 	d.tests = append(d.tests, t)
 }
@@ -128,6 +136,9 @@ func outcome(d rules.Decision) string {
 	text := fmt.Sprintf("%s (%s)", verb, d.Reason)
 	if d.Rule != "" {
 		text += fmt.Sprintf(" by rule %q, %s", d.Rule, d.Where)
+	}
+	if d.Scope != rules.PolicyScope.String() && d.Scope != "" {
+		text += fmt.Sprintf(" (scope %s)", d.Scope)
 	}
 	return text
 }

@@ -1,22 +1,25 @@
 // Package prove answers whether a policy could ever admit what it must not.
 //
 // A [Statement] is a set of requests. [Check] looks for one that the policy
-// admits: hosts, ports, methods and paths are sets that can be intersected and
-// taken from each other, so the answer is exact, and where it is no it is a
-// request that can be tried. What is too large to be answered is an error, and
+// admits: hosts, ports, methods, paths and conditions are sets that can be
+// intersected and taken from each other, so the answer is exact, and where it
+// is no it is a request that can be tried. What is too large to be answered is an error, and
 // counts as not proved.
 //
 // It is about what is admitted, at any time and before a name is resolved: a
 // rule that has expired once admitted, and a deny rule about addresses may or
-// may not meet those that a name resolves to.
+// may not meet those that a name resolves to. What narrows a run is left out:
+// it only takes away.
 package prove
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"sallyport/rules"
 	"sallyport/rules/target"
@@ -50,12 +53,24 @@ func (e Example) String() string {
 	if !r.Secure {
 		scheme, port = "http", 80
 	}
-	return fmt.Sprintf("%s %s://%s%s", r.Method, scheme, r.Endpoint.Authority(port), r.Path)
+	text := fmt.Sprintf("%s %s://%s%s", r.Method, scheme, r.Endpoint.Authority(port), r.Path)
+	if r.Query != "" {
+		text += "?" + r.Query
+	}
+	if len(r.Header) == 0 {
+		return text
+	}
+	var fields []string
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+		fields = append(fields, name+": "+r.Header[name][0])
+	}
+	return text + " (" + strings.Join(fields, ", ") + ")"
 }
 
 // Check returns an example against s, nil if there is none. An error says that
 // it could not be answered.
 func Check(p *rules.Policy, s Statement) (*Example, error) {
+	p = p.WithoutRun()
 	list := p.Rules()
 	w := world{policy: p, s: &s, names: map[target.Name]bool{}}
 	for i := range list {
@@ -130,35 +145,47 @@ func (w *world) at(r *rules.Rule, e target.Endpoint, denies []*rules.Rule) (*Exa
 	if r.Raw || r.TLS == rules.PassthroughTLS {
 		return w.verify(rules.Request{Question: rules.Connect, Endpoint: e}, denies)
 	}
+	facts, err := conditions(r, denies)
+	if err != nil {
+		return nil, err
+	}
 	for _, m := range w.methods(r, denies) {
-		var out []rules.PathPattern
-		whole := false
-		for _, d := range denies {
-			if len(d.Methods) == 0 || slices.Contains(d.Methods, m) {
-				out = append(out, d.Paths...)
-				whole = whole || len(d.Paths) == 0
+		for _, f := range facts {
+			path, found, err := w.path(r, m, f, denies)
+			if err != nil {
+				return nil, err
 			}
+			if !found {
+				continue
+			}
+			f.Question, f.Endpoint, f.Method, f.Path = rules.Fetch, e, m, path
+			f.Secure = e.Port != 80 || r.Credential != ""
+			return w.verify(f, nil)
 		}
-		if whole {
-			continue
-		}
-		path, found, err := rules.FindPath(r.Paths, w.s.Paths, out)
-		if err != nil {
-			return nil, err
-		}
-		if !found {
-			continue
-		}
-		req := rules.Request{Question: rules.Fetch, Endpoint: e, Method: m, Path: path}
-		req.Secure = e.Port != 80 || r.Credential != ""
-		return w.verify(req, nil)
 	}
 	return nil, nil
 }
 
+// path looks for a path of a request with a method, fields and query.
+func (w *world) path(r *rules.Rule, m string, f rules.Request, denies []*rules.Rule) (target.Path, bool, error) {
+	var out []rules.PathPattern
+	for _, d := range denies {
+		if (len(d.Methods) > 0 && !slices.Contains(d.Methods, m)) || !d.MeetsConditions(&f) {
+			continue
+		}
+		if len(d.Paths) == 0 {
+			return target.Path{}, false, nil
+		}
+		out = append(out, d.Paths...)
+	}
+	return rules.FindPath(r.Paths, w.s.Paths, out)
+}
+
 // verify asks the engine, which has the last word on what it admits.
 func (w *world) verify(req rules.Request, denies []*rules.Rule) (*Example, error) {
-	if slices.ContainsFunc(denies, func(d *rules.Rule) bool { return len(d.Methods) == 0 && len(d.Paths) == 0 }) {
+	if slices.ContainsFunc(denies, func(d *rules.Rule) bool {
+		return len(d.Methods)+len(d.Paths)+len(d.Conditions) == 0
+	}) {
 		return nil, nil
 	}
 	e := &Example{req, w.policy.Follow(req)}
