@@ -27,6 +27,15 @@ var (
 	someLists = rapid.SliceOfNDistinct(someRules, 0, 6, func(r rules.Rule) string { return r.ID })
 )
 
+var someConditions = []rules.Condition{
+	{In: rules.InHeader, Name: "X-Mode", Test: rules.Present},
+	{In: rules.InHeader, Name: "X-Mode", Test: rules.Absent},
+	{In: rules.InHeader, Name: "X-Mode", Test: rules.Equals, Value: "a"},
+	{In: rules.InQuery, Name: "q", Test: rules.Present},
+	{In: rules.InQuery, Name: "q", Test: rules.Absent},
+	{In: rules.InQuery, Name: "q", Test: rules.Equals, Value: "a b"},
+}
+
 func drawRule(t *rapid.T) rules.Rule {
 	tb := nil2(t)
 	r := rules.Rule{
@@ -38,6 +47,9 @@ func drawRule(t *rapid.T) rules.Rule {
 		Ports:   rapid.SliceOfN(rapid.SampledFrom([]uint16{80, 443}), 1, 2).Draw(t, "ports"),
 		Methods: rapid.SliceOfN(rapid.SampledFrom([]string{"GET", "POST"}), 0, 1).Draw(t, "methods"),
 		Paths:   rapid.SliceOfN(drawPattern, 0, 2).Draw(t, "paths"),
+	}
+	if rapid.IntRange(0, 2).Draw(t, "conditional") == 0 {
+		r.Conditions = []rules.Condition{rapid.SampledFrom(someConditions).Draw(t, "condition")}
 	}
 	if rapid.Bool().Draw(t, "deny") {
 		if rapid.Bool().Draw(t, "all ports") {
@@ -52,9 +64,9 @@ func drawRule(t *rapid.T) rules.Rule {
 	r.Expires = rapid.SampledFrom([]int64{0, 0, 50}).Draw(t, "expires")
 	switch rapid.IntRange(0, 9).Draw(t, "kind") {
 	case 0:
-		r.Raw, r.Methods, r.Paths = true, nil, nil
+		r.Raw, r.Methods, r.Paths, r.Conditions = true, nil, nil, nil
 	case 1:
-		r.TLS, r.Methods, r.Paths = rules.PassthroughTLS, nil, nil
+		r.TLS, r.Methods, r.Paths, r.Conditions = rules.PassthroughTLS, nil, nil, nil
 	case 2:
 		r.Private = cidrs("10.0.0.0/8")
 	case 3:
@@ -79,6 +91,10 @@ var someRequests = rapid.Custom(func(t *rapid.T) rules.Request {
 		Method:   rapid.SampledFrom([]string{"GET", "POST", "TRACE", "", "g t"}).Draw(t, "method"),
 		Path:     drawPath.Draw(t, "path"),
 		Now:      rapid.SampledFrom([]int64{0, 49, 50}).Draw(t, "now"),
+	}
+	r.Query = rapid.SampledFrom([]string{"", "q=a%20b", "q=a+b", "Q=1", "q=%", "x;q=a%20b"}).Draw(t, "query")
+	if v := rapid.SampledFrom([]string{"", "a", "A", "b"}).Draw(t, "header"); v != "" {
+		r.Header = map[string][]string{rapid.SampledFrom([]string{"X-Mode", "X_mode"}).Draw(t, "name"): {v}}
 	}
 	if a := rapid.SampledFrom([]string{"", "8.8.8.8", "10.0.0.1", "127.0.0.1", "fe80::1%z"}).Draw(t, "addr"); a != "" {
 		r.Addr = addr(a)
@@ -190,7 +206,7 @@ func TestDecideMeansWhatItSays(t *testing.T) {
 			if r.ID == got.Rule && about {
 				speaker = r
 			}
-			if about && r.Action == rules.DenyAction && r.Ports == nil && r.Methods == nil && r.Paths == nil {
+			if about && r.Action == rules.DenyAction && r.Ports == nil && r.Methods == nil && r.Paths == nil && r.Conditions == nil {
 				t.Fatalf("%+v is admitted, and %s denies its host", req, r.ID)
 			}
 		}

@@ -15,7 +15,7 @@ import (
 
 // everything has every key of a policy that stands alone, after head.
 const everything = `dns: {denied: nxdomain}
-defaults: {ports: [8443, 443], methods: [PUT], log: request}
+defaults: {ports: [8443, 443], methods: [PUT], log: request, limits: {sent: 1GiB/day}}
 rules:
   - id: api
     reason: "quotes \" and \\ and \u200b and é\n"
@@ -25,7 +25,7 @@ rules:
     allow: {host: api.stripe.com, ports: [443], methods: [POST, GET], paths: ["/v1/charges", "/v1/*/**"]}
     credential: stripe-test
     log: request_response
-    limits: {requests: 60/min, sent: 20MiB/day, received: 1025KiB/hour, concurrent: 8}
+    limits: {requests: 60/min, sent: 20MiB/day, received: 1025KiB/hour, concurrent: 8, request_body: 3KiB}
   - id: wide
     reason: |
       two
@@ -33,12 +33,14 @@ rules:
     allow: {hosts: ["*.github.io", "bücher.example", 192.0.2.7], access: write, cidrs: [192.0.2.0/24, "fd00::/8"]}
     multi_tenant: acknowledged
   - {id: pinned, reason: x, allow: {host: pinned.example}, tls: passthrough}
+  - {id: odd, reason: x, log: none, mode: learn, allow: {host: odd.example, headers: [{name: X-Mode, equals: "a \"b\""}, {name: X-Debug, present: false}], query: [{name: "q[]", present: true}, {name: é, equals: ö}]}}
   - {id: db, reason: x, allow: {host: db.example, protocol: tcp, ports: [5432]}}
   - {id: no, reason: x, deny: {host: api.stripe.com, methods: [DELETE], paths: ["/**"]}}
   - {id: none, reason: x, deny: {cidrs: [10.0.0.0/8]}, mode: observe, log: metadata}
 never:
   - {credential: stripe-test, methods: [DELETE, PATCH], reason: "it must not"}
   - {hosts: ["*.corp.example", b.example], ports: [22, 21], paths: ["/x/**"]}
+limits: {requests: 1000/hour, request_body: 5MiB}
 `
 
 // checkRoundTrip reads an effective policy back: it means the same, and is its

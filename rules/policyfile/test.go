@@ -103,8 +103,11 @@ func reasonNames() []string {
 // loads tomorrow.
 func (d *policyDoc) runTests(p *rules.Policy) []TestResult {
 	results := make([]TestResult, 0, len(d.tests))
+	if d.loader.scope != rules.FloorScope { // alone, a floor shows what it takes away
+		p = p.Enforced()
+	}
 	for _, t := range d.tests {
-		got := p.Enforced().Follow(t.request)
+		got := p.Follow(t.request)
 		r := TestResult{Where: d.at(t.node), Asked: t.asked, Decision: got}
 		fail := func(field, format string, args ...any) {
 			text := fmt.Sprintf(format, args...)

@@ -46,6 +46,25 @@ func allow(r rules.Rule) rules.Rule {
 	return r
 }
 
+// conds reads conditions: Name, !Name, Name=value, and with ?, of the query.
+func conds(list ...string) (out []rules.Condition) {
+	for _, s := range list {
+		c := rules.Condition{In: rules.InHeader, Test: rules.Present}
+		if rest, ok := strings.CutPrefix(s, "?"); ok {
+			c.In, s = rules.InQuery, rest
+		}
+		if rest, ok := strings.CutPrefix(s, "!"); ok {
+			c.Test, s = rules.Absent, rest
+		}
+		c.Name = s
+		if name, value, ok := strings.Cut(s, "="); ok {
+			c.Test, c.Name, c.Value = rules.Equals, name, value
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
 func TestCheck(t *testing.T) {
 	api := allow(rules.Rule{ID: "api", Hosts: hosts("api.test"), Methods: []string{"GET", "POST"}, Paths: paths("/v1/**"), Credential: "key"})
 	open := allow(rules.Rule{ID: "open", Hosts: hosts("*.open.test")})
@@ -110,6 +129,42 @@ func TestCheck(t *testing.T) {
 			prove.Statement{},
 			"",
 		},
+		{
+			"on a condition that a deny rule turns round",
+			[]rules.Rule{allow(rules.Rule{ID: "q", Hosts: hosts("q.test"), Conditions: conds("X-Mode=a")}), {ID: "no", Hosts: hosts("q.test"), Conditions: conds("X-Mode")}},
+			prove.Statement{},
+			"",
+		},
+		{
+			"beside a deny rule with a condition",
+			[]rules.Rule{allow(rules.Rule{ID: "q", Hosts: hosts("q.test")}), {ID: "no", Hosts: hosts("q.test"), Conditions: conds("X-Mode=a")}},
+			prove.Statement{},
+			"GET https://q.test/",
+		},
+		{
+			"denied with a field and without it",
+			[]rules.Rule{allow(rules.Rule{ID: "q", Hosts: hosts("q.test")}), {ID: "no", Hosts: hosts("q.test"), Conditions: conds("X-Mode")}, {ID: "nor", Hosts: hosts("q.test"), Conditions: conds("!X-Mode")}},
+			prove.Statement{},
+			"",
+		},
+		{
+			"denied without a field and with one value of it",
+			[]rules.Rule{allow(rules.Rule{ID: "q", Hosts: hosts("q.test")}), {ID: "no", Hosts: hosts("q.test"), Conditions: conds("X-Mode=any")}, {ID: "nor", Hosts: hosts("q.test"), Conditions: conds("!X-Mode")}},
+			prove.Statement{},
+			"GET https://q.test/ (X-Mode: any-)",
+		},
+		{
+			"with the parameter that a rule asks for",
+			[]rules.Rule{allow(rules.Rule{ID: "q", Hosts: hosts("q.test"), Conditions: conds("?state=a b")})},
+			prove.Statement{},
+			"GET https://q.test/?state=a%20b",
+		},
+		{
+			"in a way that only narrows",
+			[]rules.Rule{allow(rules.Rule{ID: "q", Hosts: hosts("q.test")}), {ID: "run", Hosts: hosts("q.test"), Scope: rules.RunScope}},
+			prove.Statement{},
+			"GET https://q.test/",
+		},
 		{"a rule that ends some day", []rules.Rule{allow(rules.Rule{ID: "old", Hosts: hosts("old.test"), Expires: 1})}, prove.Statement{}, "GET https://old.test/"},
 	}
 	for _, tt := range tests {
@@ -164,12 +219,22 @@ var (
 			Methods: rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"GET", "POST"}), 0, 2, rapid.ID).Draw(t, "methods"),
 			Paths:   rapid.SliceOfN(somePattern, 0, 2).Draw(t, "paths"),
 		}
+		if n := rapid.IntRange(0, 7).Draw(t, "condition"); n < 4 {
+			r.Conditions = conds([]string{"X-Mode", "!X-Mode", "X-Mode=a", "?q=any"}[n])
+		}
 		if rapid.Bool().Draw(t, "allow") {
 			r = allow(r)
 		}
 		return r
 	})
 )
+
+// variants are the fields and queries of the small world.
+var variants = []rules.Request{
+	{}, {Query: "q=any"}, {Query: "q=any-"}, {Header: map[string][]string{"X-Mode": {"a"}}}, {Header: map[string][]string{"X-Mode": {"b"}}},
+	{Query: "q=any", Header: map[string][]string{"X-Mode": {"a"}}}, {Query: "q=any", Header: map[string][]string{"X-Mode": {"b"}}},
+	{Query: "q=%", Header: map[string][]string{"X_mode": {"a"}}},
+}
 
 // TestAgreesWithTheEngine: what no request of a small world breaks and the
 // whole world does not either is proved, and an example is one to the engine.
@@ -228,9 +293,13 @@ func TestAgreesWithTheEngine(t *testing.T) {
 		for _, path := range world {
 			for _, h := range []string{"a.test", "b.a.test", "x.a.test", "x.b.a.test"} {
 				for _, m := range []string{"GET", "POST", "PUT"} {
-					req := rules.Request{Question: rules.Fetch, Secure: true, Method: m, Path: path, Endpoint: target.Endpoint{Host: hosts(h)[0].Host, Port: 443}}
-					if covers(req) && p.Follow(req).Verdict != rules.Deny {
-						t.Fatalf("proved, and %s %s%s is admitted", m, h, path)
+					for _, with := range variants {
+						req := with
+						req.Question, req.Secure, req.Method, req.Path = rules.Fetch, true, m, path
+						req.Endpoint = target.Endpoint{Host: hosts(h)[0].Host, Port: 443}
+						if covers(req) && p.Follow(req).Verdict != rules.Deny {
+							t.Fatalf("proved, and %+v is admitted", req)
+						}
 					}
 				}
 			}
