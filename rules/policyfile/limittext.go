@@ -25,7 +25,7 @@ func LimitText(name string, r rules.Rate) string {
 func LimitTexts(l rules.Limits) map[string]string {
 	out := map[string]string{}
 	for name, r := range map[string]rules.Rate{
-		"requests": l.Requests, "sent": l.Sent, "received": l.Received, "concurrent": {N: l.Concurrent},
+		"requests": l.Requests, "sent": l.Sent, "received": l.Received, "concurrent": {N: l.Concurrent}, "request_body": {N: l.Body},
 	} {
 		if r.N > 0 {
 			out[name] = LimitText(name, r)

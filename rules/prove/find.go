@@ -2,6 +2,7 @@ package prove
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -65,8 +66,12 @@ func (f *finder) eachHost(yield func(hostOf) error) error {
 	same := f.sameRanges()
 	visit := func(pattern string, list []target.Host) error {
 		for _, h := range list {
-			if same && alike(f.old.about(h), f.new.about(h)) {
+			old, new := f.old.about(h), f.new.about(h)
+			if same && alike(old, new) {
 				continue
+			}
+			if err := canCompare(old, new); err != nil {
+				return err
 			}
 			if err := yield(hostOf{pattern, h}); err != nil {
 				return err
@@ -144,11 +149,25 @@ func (f *finder) lookAt(h hostOf) error {
 	return nil
 }
 
+// canCompare refuses what is not compared: rules that ask for headers or a
+// query, where anything near them differs, and what narrows a run.
+func canCompare(lists ...[]*rules.Rule) error {
+	for _, r := range slices.Concat(lists...) {
+		switch {
+		case len(r.Conditions) > 0:
+			return fmt.Errorf("rule %q (%s) asks for headers or a query, and what differs near it is not compared", r.ID, r.Where)
+		case r.Scope == rules.RunScope:
+			return fmt.Errorf("rule %q (%s) narrows a run: compare the policies themselves", r.ID, r.Where)
+		}
+	}
+	return nil
+}
+
 // alike reports whether two lists of rules say the same about everything.
 func alike(a, b []*rules.Rule) bool {
 	return slices.EqualFunc(a, b, func(x, y *rules.Rule) bool {
 		return x.ID == y.ID && x.Action == y.Action && x.Raw == y.Raw && x.TLS == y.TLS && x.Credential == y.Credential &&
-			x.Limits == y.Limits && x.Expires == y.Expires && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Methods, y.Methods) &&
+			x.Scope == y.Scope && slices.Equal(x.Conditions, y.Conditions) && x.Limits == y.Limits && x.Expires == y.Expires && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Methods, y.Methods) &&
 			slices.Equal(x.Private, y.Private) && slices.Equal(x.Hosts, y.Hosts) &&
 			slices.EqualFunc(x.Paths, y.Paths, func(p, q rules.PathPattern) bool { return p.String() == q.String() })
 	})

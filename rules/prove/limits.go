@@ -22,8 +22,8 @@ func (l LimitChange) Looser() bool { return exceeds(l.New, l.Old) }
 // Tighter is the other way round.
 func (l LimitChange) Tighter() bool { return exceeds(l.Old, l.New) }
 
-// exceeds reports whether a admits at some time what b refuses. Counts begin
-// anew with each period, and a day holds whole hours and minutes.
+// exceeds reports whether a admits at some time what b refuses. A limit holds in
+// any of its periods, and a day holds whole hours and minutes.
 func exceeds(a, b rules.Rate) bool {
 	switch {
 	case b.N == 0:
@@ -43,6 +43,7 @@ func limitChanges(old, new *rules.Limits) []LimitChange {
 		{"sent", old.Sent, new.Sent},
 		{"received", old.Received, new.Received},
 		{"concurrent", rules.Rate{N: old.Concurrent}, rules.Rate{N: new.Concurrent}},
+		{"request_body", rules.Rate{N: old.Body}, rules.Rate{N: new.Body}},
 	}
 	return slices.DeleteFunc(all, func(l LimitChange) bool { return l.Old == l.New })
 }
