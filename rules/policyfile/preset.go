@@ -77,7 +77,7 @@ func ReadPreset(ref string, text []byte) (*Preset, error) {
 		Ref: ref, Description: d.description, Leaks: d.preset.leaks, Parameters: d.preset.params,
 		Credential: d.preset.takes, Digest: d.preset.digest,
 	}
-	p := d.compile("")
+	p := d.compile("", d.ownRules(), false)
 	if l.err() == nil {
 		out.Rules, out.Tests = p.Rules(), d.runTests(p)
 	}
