@@ -36,7 +36,7 @@ name a copy with --dir and the public key with --key.`,
 	c.PersistentFlags().String("index", "", "file of the index; default: one in the user's cache directory")
 	c.AddCommand(newAuditQuery(), newAuditTail(), newAuditVerify(), newAuditShow(), newAuditTimeline(), newAuditTop(),
 		newAuditNew(), newAuditDiff(), newAuditAnomalies(), newAuditHash(), newAuditWhy(), newAuditProve(),
-		newAuditExport(), newAuditIndex())
+		newAuditExport(), newAuditIndex(), newAuditRetain())
 	return c
 }
 

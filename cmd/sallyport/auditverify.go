@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,7 +23,8 @@ func newAuditVerify() *cobra.Command {
 		Use:   "verify",
 		Short: "Check that nothing in the log was changed, added, left out, moved or cut off",
 		Long: `Verify reads the whole log and checks it against the public key that signed it. Checkpoints
-that were kept elsewhere (--anchor) show in addition that no old copy was put in its place.
+that were kept elsewhere (--anchor) show in addition that no old copy was put in its place; the
+one beside the key (KEY.anchor for --key KEY.pub) is compared by itself.
 With --proof it checks, without the log, what audit prove wrote about one record, and with
 --bundle what audit export --bundle wrote about many.
 Exit codes: 0 the log is good; 1 it is not, and the first bad record is named; 2 usage.`,
@@ -192,12 +195,41 @@ func verifyLog(c *cobra.Command, keyFile string, anchorFiles []string) error {
 	if err != nil {
 		return err
 	}
-	anchors, err := readAnchors(anchorFiles, key)
+	beside, err := besideKey(c, keyFile)
+	if err != nil {
+		return err
+	}
+	anchors, err := readAnchors(append(beside, anchorFiles...), key)
 	if err != nil {
 		return err
 	}
 	r, err := verify.Verify(dir, key, anchors)
 	return reportVerify(c, r, err, asJSON)
+}
+
+// besideKey returns the file of the checkpoint that is kept beside the key, if
+// there is one: nobody has to name it.
+func besideKey(c *cobra.Command, keyFile string) ([]string, error) {
+	inst, err := instanceOf(c)
+	if err != nil {
+		return nil, err
+	}
+	file := inst.auditKey() + ".anchor"
+	if keyFile != "" {
+		base, _ := strings.CutSuffix(keyFile, ".pub")
+		file = base + ".anchor"
+	}
+	f, err := os.Open(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, fs.ErrPermission):
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: not compared with %s, which is for root: an old copy of the log would not be seen; --anchor FILE\n", file)
+		return nil, nil
+	case err != nil:
+		return nil, usage(fmt.Errorf("the checkpoint beside the key: %w", err))
+	}
+	return []string{file}, f.Close()
 }
 
 // reportVerify prints what was found; a log that is not good is exit code 1.

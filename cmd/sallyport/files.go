@@ -9,11 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"sallyport/audit"
 	"sallyport/control"
 	"sallyport/proxy/dial"
 	"sallyport/rules"
@@ -186,7 +184,7 @@ func loadCredentials(dir string) ([]policyfile.Credential, error) {
 func loadGatewayConfig(path string) (*policyfile.Gateway, error) {
 	text, err := readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &policyfile.Gateway{Durability: policyfile.DurableProcess}, nil
+		return &policyfile.Gateway{Log: policyfile.Log{Durability: policyfile.DurableProcess}}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -196,17 +194,6 @@ func loadGatewayConfig(path string) (*policyfile.Gateway, error) {
 		return nil, usage(err)
 	}
 	return cfg, nil
-}
-
-// openAudit opens the log for writing.
-func openAudit(inst instance, cfg *policyfile.Gateway) (*audit.Log, error) {
-	durability, err := audit.ParseDurability(string(cfg.Durability))
-	if err != nil {
-		return nil, err
-	}
-	return audit.Open(audit.Config{
-		Dir: inst.auditDir(), KeyFile: inst.auditKey(), Now: time.Now, Durability: durability, Version: version(),
-	})
 }
 
 // loadRoots returns whom upstreams are verified against.

@@ -40,12 +40,17 @@ const (
 )
 
 func newGateway() *cobra.Command {
-	return daemonCommand("gateway", "The gateway process; started by up", runGateway)
+	var o logOptions
+	c := daemonCommand("gateway", "The gateway process; started by up", func(ctx context.Context, inst instance, log *slog.Logger) error {
+		return runGateway(ctx, inst, o, log)
+	})
+	o.add(c)
+	return c
 }
 
 // runGateway serves until ctx ends. It runs as a user of its own without
 // capabilities, on sockets that were opened for it.
-func runGateway(ctx context.Context, inst instance, log *slog.Logger) error {
+func runGateway(ctx context.Context, inst instance, o logOptions, log *slog.Logger) error {
 	if err := dropPrivileges(); err != nil {
 		return err
 	}
@@ -54,7 +59,7 @@ func runGateway(ctx context.Context, inst instance, log *slog.Logger) error {
 		return err
 	}
 	defer socks.close()
-	g, err := openGateway(ctx, inst, log)
+	g, err := openGateway(ctx, inst, o, log)
 	if err != nil {
 		return err
 	}
@@ -126,10 +131,13 @@ type gateway struct {
 }
 
 // openGateway makes everything that the gateway needs before it serves.
-func openGateway(ctx context.Context, inst instance, log *slog.Logger) (*gateway, error) {
+func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Logger) (*gateway, error) {
 	g := &gateway{inst: inst, log: log, since: time.Now(), policies: map[string]*policy{}, files: map[string]*control.CellFile{}}
 	cfg, err := loadGatewayConfig(inst.run("config.yaml"))
 	if err != nil {
+		return nil, err
+	}
+	if err := o.apply(cfg); err != nil {
 		return nil, err
 	}
 	if g.creds, err = loadCredentials(inst.credentials()); err != nil {

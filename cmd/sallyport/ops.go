@@ -88,6 +88,9 @@ func (g *gateway) handler() http.Handler {
 		}
 		return empty{}, g.recent.Append(ctx, &rec)
 	}))
+	mux.Handle("POST /v1/retain", control.Handle(rootOnly, func(_ context.Context, in retainIn) (audit.Removed, error) {
+		return g.records.Retain(time.Duration(in.Keep) * time.Second)
+	}))
 	mux.Handle("POST /v1/denials", control.Handle(rootOnly, func(_ context.Context, in denialsIn) (denialsOut, error) {
 		list, n := g.recent.recent(in.Run, in.Last)
 		return denialsOut{n, list}, nil

@@ -105,7 +105,7 @@ func newStage(t *testing.T) *stage {
 		})
 	}
 	var err error
-	st.gateway, err = openGateway(ctx, st.inst, log)
+	st.gateway, err = openGateway(ctx, st.inst, logOptions{}, log)
 	st.must(err)
 	serve(st.inst.gatewaySocket(), func(l net.Listener) error {
 		return serveHTTP(ctx, control.NewServer(st.gateway.handler()), l)

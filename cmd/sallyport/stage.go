@@ -18,7 +18,7 @@ func (s *supervisor) stage(o upOptions) error {
 	if o.config == "" && exists(defaultConfig) {
 		o.config = defaultConfig
 	}
-	cfg := &policyfile.Gateway{Durability: policyfile.DurableProcess}
+	cfg := &policyfile.Gateway{Log: policyfile.Log{Durability: policyfile.DurableProcess}}
 	text := []byte("apiVersion: sallyport/v1\nkind: Gateway\n")
 	if o.config != "" {
 		var err error
@@ -29,6 +29,10 @@ func (s *supervisor) stage(o upOptions) error {
 			return usage(err)
 		}
 	}
+	if err := o.log.apply(cfg); err != nil {
+		return err
+	}
+	s.logArgs = o.log.args()
 	if err := s.put(s.inst.run("config.yaml"), text); err != nil {
 		return err
 	}

@@ -51,11 +51,15 @@ SIGHUP has it read them all again.`,
 		},
 	}
 	c.Flags().StringVar(&o.config, "config", "", "gateway configuration; default /etc/sallyport/config.yaml if it is there")
+	o.log.add(c)
 	c.Flags().StringVar(&o.creds, "credentials", "", "directory of credential files; default /etc/sallyport/credentials if it is there")
 	return c
 }
 
-type upOptions struct{ config, creds string }
+type upOptions struct {
+	config, creds string
+	log           logOptions
+}
 
 // supervisor is the privileged parent: it makes and hands over, and parses
 // nothing that comes from a sandbox.
@@ -69,6 +73,8 @@ type supervisor struct {
 	group group
 
 	credentialDir string // where people put credential files; "" for nowhere
+
+	logArgs []string // of the gateway
 
 	runs    *launcher.Launcher
 	cleared launcher.Report // what an earlier start had left
@@ -316,6 +322,7 @@ func (s *supervisor) gateway(ctx context.Context) error {
 		files = append(files, f)
 	}
 	d := s.daemon("gateway", s.who.gateway, files...)
+	d.args = append(d.args, s.logArgs...)
 	s.group.start(ctx, d)
 	return s.ready(ctx, d, s.inst.gatewaySocket(), "/v1/status")
 }

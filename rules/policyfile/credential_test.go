@@ -277,7 +277,11 @@ hosts:
   bücher.test: [93.184.216.35]
 upstream_ca: [/etc/ca.pem]
 resolvers: [192.0.2.53, "192.0.2.54:5353", "2001:db8::53"]
-log: {durability: disk}
+log:
+  durability: disk
+  keep: 90d
+  anchors: [{file: /mnt/a}, {command: [/bin/keep, x]}, {url: "https://a.test/checkpoint"}]
+  capture: {recipient: age1x, size: 32KiB, headers: [X-Session], fields: [password]}
 credentials: /etc/sallyport/credentials
 metrics: "127.0.0.1:9464"
 `
@@ -304,12 +308,20 @@ metrics: "127.0.0.1:9464"
 	if diff := cmp.Diff([]string{"192.0.2.53:53", "192.0.2.54:5353", "[2001:db8::53]:53"}, resolvers); diff != "" {
 		t.Errorf("resolvers (-want +got):\n%s", diff)
 	}
-	if g.Name != "lab" || g.Durability != policyfile.DurableDisk || g.Credentials != "/etc/sallyport/credentials" || len(g.UpstreamCA) != 1 ||
+	if g.Name != "lab" || g.Log.Durability != policyfile.DurableDisk || g.Credentials != "/etc/sallyport/credentials" || len(g.UpstreamCA) != 1 ||
 		g.Metrics.String() != "127.0.0.1:9464" {
 		t.Errorf("gateway: %+v", g)
 	}
+	wantLog := policyfile.Log{
+		Durability: policyfile.DurableDisk, Keep: 90 * 24 * 3600,
+		Anchors: []policyfile.Anchor{{File: "/mnt/a"}, {Command: []string{"/bin/keep", "x"}}, {URL: "https://a.test/checkpoint"}},
+		Capture: policyfile.Capture{Recipient: "age1x", Size: 32 << 10, Headers: []string{"X-Session"}, Fields: []string{"password"}},
+	}
+	if diff := cmp.Diff(wantLog, g.Log); diff != "" {
+		t.Errorf("log (-want +got):\n%s", diff)
+	}
 	least, err := policyfile.ParseGateway("g.yaml", []byte("apiVersion: sallyport/v1\nkind: Gateway\n"))
-	if err != nil || least.Durability != policyfile.DurableProcess || len(least.Hosts) != 0 || least.Metrics.IsValid() {
+	if err != nil || least.Log.Durability != policyfile.DurableProcess || len(least.Hosts) != 0 || least.Metrics.IsValid() {
 		t.Errorf("the least gateway: %+v, %v", least, err)
 	}
 }
@@ -329,6 +341,12 @@ func TestGatewayErrors(t *testing.T) {
 		{"resolvers: [dns.test, \"1.2.3.4:0\", \"fe80::1%eth0\"]\n", []place{{3, 13, "not the address"}, {3, 23, "not the address"}, {3, 36, "not the address"}}},
 		{"log: {durability: none}\n", []place{{3, 19, "none of process, disk"}}},
 		{"log: disk\n", []place{{3, 6, "a mapping with durability"}}},
+		{"log: {keep: 23h}\n", []place{{3, 13, "of a day or more"}}},
+		{"log: {keep: 90}\n", []place{{3, 13, "it has to be text"}}},
+		{"log: {keep: 090d}\n", []place{{3, 13, "not a time to keep"}}},
+		{"log: {anchors: [{file: a}, {}, {file: /a, url: \"https://a.test/\"}]}\n", []place{{3, 24, "not an absolute path"}, {3, 28, "one of file, command and url"}, {3, 32, "one of file, command and url"}}},
+		{"log: {anchors: [{command: [keep]}, {url: \"http://a.test/\"}]}\n", []place{{3, 28, "not the absolute path"}, {3, 42, "not an https URL"}}},
+		{"log: {capture: {size: 1GiB}}\n", []place{{3, 16, "needs a recipient"}, {3, 23, "of at most 16MiB"}}},
 		{"credentials: creds\n", []place{{3, 14, "not an absolute path"}}},
 		{"metrics: \"127.0.0.1\"\n", []place{{3, 10, "not an address and a port"}}},
 		{"metrics: \"localhost:9464\"\n", []place{{3, 10, "not an address and a port"}}},

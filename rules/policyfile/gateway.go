@@ -33,7 +33,7 @@ type Gateway struct {
 	UpstreamCA []string
 	// Resolvers are the servers to ask; none means those of the system.
 	Resolvers   []netip.AddrPort
-	Durability  Durability
+	Log         Log
 	Credentials string // directory of credential files, "" for none
 	// Metrics is where /metrics, /livez and /readyz are served, on the host;
 	// invalid for nowhere.
@@ -46,7 +46,7 @@ func ParseGateway(name string, data []byte) (*Gateway, error) {
 	if root == nil {
 		return nil, f.err()
 	}
-	g := &Gateway{Digest: Digest(data), Durability: DurableProcess, Hosts: map[target.Name][]netip.Addr{}}
+	g := &Gateway{Digest: Digest(data), Log: Log{Durability: DurableProcess}, Hosts: map[target.Name][]netip.Addr{}}
 	skip := func(ast.Node) {} // checked by open
 	f.mapping(root, "a gateway", []key{
 		{name: "apiVersion", read: skip},
@@ -67,11 +67,7 @@ func ParseGateway(name string, data []byte) (*Gateway, error) {
 				f.errorf(n, "%q is not the address of a resolver, such as 192.0.2.53 or 192.0.2.53:53", s)
 			}
 		})},
-		{name: "log", read: func(n ast.Node) {
-			f.mapping(n, "log", []key{{name: "durability", read: f.word(
-				[]string{string(DurableProcess), string(DurableDisk)},
-				func(s string) { g.Durability = Durability(s) })}})
-		}},
+		{name: "log", read: f.log(&g.Log)},
 		{name: "credentials", read: f.path(&g.Credentials)},
 		{name: "metrics", read: f.listener(&g.Metrics)},
 	})
