@@ -100,6 +100,15 @@ func (f *file) checkWildcard(n ast.Node, h rules.HostPattern, acknowledged bool)
 	}
 }
 
+// prefixes reads a list of address ranges.
+func (f *file) prefixes(dst *[]netip.Prefix) func(ast.Node) {
+	return f.strs(func(n ast.Node, s string) {
+		if p, ok := f.prefix(n, s); ok {
+			*dst = append(*dst, p)
+		}
+	})
+}
+
 // prefix reads an address range in canonical form.
 func (f *file) prefix(n ast.Node, s string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(s)

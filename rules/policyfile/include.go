@@ -31,6 +31,9 @@ type loader struct {
 	scope rules.Scope
 	// beside are the loaders of the other scopes.
 	beside []*loader
+
+	detect   Detector             // nil for none
+	detected map[string]*detected // by manager
 }
 
 // load reads one file and what it includes.
@@ -77,25 +80,34 @@ func (d *policyDoc) readInclude(n ast.Node) {
 		{name: "preset", read: keep},
 		{name: "with", read: keep},
 		{name: "credential", read: keep},
-		{name: "detect", later: true},
+		{name: "detect", read: keep},
+		{name: "cidrs", read: keep},
 	})
 	var kinds []string
-	for _, kind := range []string{"file", "preset"} {
+	for _, kind := range []string{"file", "preset", "detect"} {
 		if seen[kind] != nil {
 			kinds = append(kinds, kind)
 		}
 	}
 	switch {
-	case seen == nil || seen["detect"] != nil:
+	case seen == nil:
 		return
 	case len(kinds) != 1:
-		d.errorf(n, "an include has one of file, preset")
+		d.errorf(n, "an include has one of file, preset, detect")
 		return
 	}
 	for _, name := range []string{"with", "credential"} {
 		if seen[name] != nil && seen["preset"] == nil {
 			d.errorf(seen[name], "%s is for a preset", name)
 		}
+	}
+	if seen["cidrs"] != nil && seen["detect"] == nil {
+		d.errorf(seen["cidrs"], "cidrs is for detect")
+	}
+	if seen["detect"] != nil {
+		// Read after the defaults, wherever these stand.
+		d.later = append(d.later, func() { d.readDetectInclude(seen) })
+		return
 	}
 	if seen["preset"] != nil {
 		d.readPresetInclude(n, seen)

@@ -18,7 +18,7 @@ type policyDoc struct {
 	includes []*policyDoc
 	preset   *presetDoc  // nil for a policy
 	presets  []presetRef // of an effective policy
-	later    []func()    // what of a preset is read once its values are known
+	later    []func()    // what of include is read after all else; of a preset, with its values
 	parsed   bool        // it is a mapping of the right kind
 	done     bool        // read to its end
 	creds    []Credential
@@ -88,6 +88,9 @@ func (d *policyDoc) read(root *ast.MappingNode) {
 	seen := d.mapping(root, "a policy", keys)
 	d.checkIncluded(seen)
 	d.checkScope(seen)
+	for _, read := range d.later {
+		read()
+	}
 	// Rules are read after the defaults, wherever these stand.
 	if all, ok := ruleList.(*ast.SequenceNode); ok {
 		for _, n := range all.Values {

@@ -57,6 +57,8 @@ type Input struct {
 	// Floor is what the organisation denies and limits, whatever the policy
 	// says; Run narrows the policy for one run. Nil for none.
 	Floor, Run *Input
+	// Detect tells what package managers are configured with. Nil detects nothing.
+	Detect Detector
 }
 
 // ParsePolicy is [ReadPolicy] for who needs the policy alone.
@@ -93,7 +95,7 @@ func ReadFloor(src Input, creds []Credential) (*PolicyFile, error) {
 
 // read reads one file and what it includes, in a scope.
 func read(src Input, creds []Credential, scope rules.Scope) *policyDoc {
-	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}, scope: scope}
+	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}, scope: scope, detect: src.Detect, detected: map[string]*detected{}}
 	return l.load(src.Name, path.Base(src.Name), src.Data, nil)
 }
 

@@ -21,6 +21,7 @@ type ruleDoc struct {
 	at     ast.Node
 	fields map[string]ast.Node // by the names of rules.Fault
 	whole  bool                // read without an error
+	found  bool                // detected: nobody wrote it
 }
 
 // node returns the node of a field; of what stands for it; of the rule.
@@ -123,11 +124,7 @@ func (d *policyDoc) readMatch(n ast.Node, what string, m *match, r *ruleDoc) {
 		{name: "headers", read: d.conditions(rules.InHeader, &m.conditions)},
 		{name: "query", read: d.conditions(rules.InQuery, &m.conditions)},
 		{name: "protocol", read: d.word([]string{"tcp"}, func(string) { m.raw = true })},
-		{name: "cidrs", read: d.strs(func(n ast.Node, s string) {
-			if p, ok := d.prefix(n, s); ok {
-				m.cidrs = append(m.cidrs, p)
-			}
-		})},
+		{name: "cidrs", read: d.prefixes(&m.cidrs)},
 	})
 	maps.Copy(r.fields, seen)
 	if seen["host"] != nil && seen["hosts"] != nil {

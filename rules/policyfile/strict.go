@@ -63,7 +63,7 @@ func (p *PolicyFile) Untested() []rules.Rule {
 	}
 	var out []rules.Rule
 	for _, r := range p.doc.allRules() {
-		if !touched[r.ID] && r.doc.preset == nil { // presets have tests of their own
+		if !touched[r.ID] && r.doc.preset == nil && !r.found { // a preset has tests of its own; which hosts are found, no test knows
 			out = append(out, r.Rule)
 		}
 	}

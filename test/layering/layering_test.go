@@ -25,7 +25,8 @@ var allowed = map[string][]string{
 	"rules":            {"rules/target"},
 	"rules/prove":      {"rules", "rules/target"},
 	"rules/preset":     {},
-	"rules/policyfile": {"rules", "rules/target", "rules/prove", "rules/preset"},
+	"rules/detect":     {"rules/target"},
+	"rules/policyfile": {"rules", "rules/target", "rules/prove", "rules/preset", "rules/detect"},
 	"rules/limit":      {"rules"},
 	"rules/gate":       {"rules", "rules/target", "rules/limit", "audit"},
 	"rules/live":       {"rules", "rules/target", "rules/gate"},
@@ -136,7 +137,7 @@ func TestImportsGoOneWay(t *testing.T) {
 
 // pure rooms decide; they may not be able to do anything.
 func TestPureRoomsImportNothingThatActs(t *testing.T) {
-	pure := []string{"rules", "rules/target", "rules/policyfile", "rules/prove", "rules/preset", "proxy/sniff"}
+	pure := []string{"rules", "rules/target", "rules/policyfile", "rules/prove", "rules/preset", "rules/detect", "proxy/sniff"}
 	deny := []string{"net", "net/http", "os", "os/exec", "log/slog", "syscall", "golang.org/x/sys/unix"}
 	seen := 0
 	for _, s := range sources(t, parser.ImportsOnly) {
