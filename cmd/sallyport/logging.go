@@ -83,11 +83,11 @@ func anchorsOf(inst instance, cfg *policyfile.Gateway) ([]audit.AnchorTo, error)
 		case len(a.Command) > 0:
 			out = append(out, anchorCommand(a.Command))
 		default:
-			roots, err := loadRoots(inst)
+			way, err := dialConfig(inst, cfg)
 			if err != nil {
 				return nil, err
 			}
-			to, err := anchorURL(a.URL, dial.Config{Hosts: cfg.Hosts, Resolvers: cfg.Resolvers, Roots: roots, Now: time.Now})
+			to, err := anchorURL(a.URL, way)
 			if err != nil {
 				return nil, fmt.Errorf("anchor %s: %w", a.URL, err)
 			}

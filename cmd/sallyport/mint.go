@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"time"
 
 	"sallyport/audit"
 	"sallyport/proxy/dial"
@@ -45,11 +44,11 @@ func openDoor(inst instance, creds []policyfile.Credential, log *slog.Logger) (h
 	if err != nil {
 		return nil, err
 	}
-	roots, err := loadRoots(inst)
+	out, err := dialConfig(inst, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return newDoor(policy, dial.Config{Hosts: cfg.Hosts, Resolvers: cfg.Resolvers, Roots: roots, Now: time.Now}, log)
+	return newDoor(policy, out, log)
 }
 
 func newDoor(policy *rules.Policy, cfg dial.Config, log *slog.Logger) (*door, error) {

@@ -25,20 +25,39 @@ func (g *gateway) openRooms(cfg *policyfile.Gateway) (err error) {
 	if g.ca, err = certs.Open(g.inst.state("ca"), certs.Options{Now: time.Now}); err != nil {
 		return err
 	}
-	roots, err := loadRoots(g.inst)
+	door, err := dialConfig(g.inst, cfg)
 	if err != nil {
 		return err
 	}
 	g.broker = broker.NewClient(g.inst.brokerSocket())
-	g.dialer, err = dial.New(dial.Config{
-		Vet: g.gate.Vet, Now: time.Now, Hosts: cfg.Hosts, Resolvers: cfg.Resolvers, Roots: roots, Params: g.broker.Params,
-		Certificate: g.broker.Certificate, Certified: g.broker.Certified,
-	})
-	if err != nil {
+	door.Vet, door.Params = g.gate.Vet, g.broker.Params
+	door.Certificate, door.Certified = g.broker.Certificate, g.broker.Certified
+	if g.dialer, err = dial.New(door); err != nil {
 		return err
 	}
 	g.names, err = dns.NewNames(dns.NamesConfig{Dir: g.inst.run("names")})
 	return err
+}
+
+// dialConfig is what the configuration says about the way out.
+func dialConfig(inst instance, cfg *policyfile.Gateway) (dial.Config, error) {
+	c := dial.Config{Now: time.Now, Hosts: cfg.Hosts}
+	for _, r := range cfg.Resolvers {
+		c.Resolvers = append(c.Resolvers, dial.Resolver(r))
+	}
+	if p := cfg.Proxy; p != nil {
+		c.Proxy = &dial.UpstreamProxy{Addr: p.Addr, User: p.User}
+		if p.User != "" {
+			text, err := readFile(inst.run(stagedPassword))
+			if err != nil {
+				return c, fmt.Errorf("the password for the upstream proxy: %w", err)
+			}
+			c.Proxy.Password = string(text)
+		}
+	}
+	var err error
+	c.Roots, err = loadRoots(inst)
+	return c, err
 }
 
 // forward sends an admitted request and keeps the secret that went with it out

@@ -39,6 +39,9 @@ func (s *supervisor) stage(o upOptions) error {
 	if err := s.stageRoots(cfg.UpstreamCA); err != nil {
 		return err
 	}
+	if err := s.stagePassword(cfg.Proxy); err != nil {
+		return err
+	}
 	dir := o.creds
 	if dir == "" {
 		dir = cfg.Credentials
@@ -69,6 +72,35 @@ func (s *supervisor) stageRoots(files []string) error {
 		return ignoreMissing(os.Remove(path))
 	}
 	return s.put(path, all.Bytes())
+}
+
+// stagedPassword holds the password for the upstream proxy, for the daemons alone.
+const stagedPassword = "upstream-proxy-password"
+
+// stagePassword copies the password for the upstream proxy: one line of a file
+// that nobody but its owner can read.
+func (s *supervisor) stagePassword(p *policyfile.UpstreamProxy) error {
+	path := s.inst.run(stagedPassword)
+	if p == nil || p.User == "" {
+		return ignoreMissing(os.Remove(path))
+	}
+	info, err := os.Stat(p.PasswordFile)
+	if err != nil {
+		return usage(fmt.Errorf("upstream_proxy: %w", err))
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return usage(hint(fmt.Errorf("upstream_proxy: %s has mode %04o: others than its owner can reach it", p.PasswordFile, info.Mode().Perm()),
+			"chmod 0400 %s", p.PasswordFile))
+	}
+	text, err := readFile(p.PasswordFile)
+	if err != nil {
+		return usage(fmt.Errorf("upstream_proxy: %w", err))
+	}
+	text = bytes.TrimRight(text, "\r\n")
+	if len(text) == 0 || bytes.ContainsAny(text, "\r\n\x00") {
+		return usage(fmt.Errorf("upstream_proxy: %s has to hold one line, the password", p.PasswordFile))
+	}
+	return s.put(path, text)
 }
 
 func ignoreMissing(err error) error {

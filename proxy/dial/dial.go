@@ -41,7 +41,10 @@ type Config struct {
 	Hosts map[target.Name][]netip.Addr
 	// Resolvers are the DNS servers to ask, in order. Default: those of
 	// /etc/resolv.conf, read again when it changes.
-	Resolvers []netip.AddrPort
+	Resolvers []Resolver
+	// Proxy is the HTTP proxy that every connection goes through. Names are
+	// resolved and addresses vetted all the same, and it is told the address.
+	Proxy *UpstreamProxy
 	// Roots are the authorities that upstream certificates are verified
 	// against. Default: the system's. See [LoadRoots].
 	Roots *x509.CertPool
@@ -97,6 +100,7 @@ type Dialer struct {
 	cfg      Config
 	resolver *resolver
 	own      *ownAddrs
+	open     opener
 	pools    pools
 }
 
@@ -114,20 +118,28 @@ func New(cfg Config) (*Dialer, error) {
 	}
 	cfg.Timeouts = t
 	for _, r := range cfg.Resolvers {
-		if !r.IsValid() || r.Port() == 0 {
-			return nil, fmt.Errorf("dial: resolver %v is not an address and a port", r)
+		if !r.Addr.IsValid() || r.Addr.Port() == 0 {
+			return nil, fmt.Errorf("dial: resolver %v is not an address and a port", r.Addr)
 		}
+	}
+	if err := cfg.Proxy.check(); err != nil {
+		return nil, err
 	}
 	hosts, named, err := readHosts(cfg.Hosts)
 	if err != nil {
 		return nil, err
 	}
 	cfg.Hosts, cfg.Resolvers = hosts, slices.Clone(cfg.Resolvers)
-	return &Dialer{
+	d := &Dialer{
 		cfg:      cfg,
-		resolver: newResolver(cfg.Resolvers, cfg.Now, t.Resolve),
+		resolver: newResolver(cfg.Resolvers, cfg.Roots, cfg.Now, t.Resolve),
 		own:      &ownAddrs{now: cfg.Now, named: named},
-	}, nil
+		open:     openDirectly,
+	}
+	if cfg.Proxy != nil {
+		d.open = cfg.Proxy.open
+	}
+	return d, nil
 }
 
 // readHosts copies the table of hosts in the one spelling of addresses, and
@@ -157,20 +169,16 @@ func (d *Dialer) Dial(ctx context.Context, p gate.Pass) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.connect(ctx, addrs, p.Request().Endpoint.Port)
-	if err != nil {
-		return nil, err // not a nil *net.TCPConn in an interface
-	}
-	return c, nil
+	return d.connect(ctx, addrs, p.Request().Endpoint.Port)
 }
 
 // connect opens a connection to one of addrs, which are vetted.
-func (d *Dialer) connect(ctx context.Context, addrs []netip.Addr, port uint16) (*net.TCPConn, error) {
+func (d *Dialer) connect(ctx context.Context, addrs []netip.Addr, port uint16) (net.Conn, error) {
 	to := make([]netip.AddrPort, len(addrs))
 	for i, a := range addrs {
 		to[i] = netip.AddrPortFrom(a, port)
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timeouts.Connect)
 	defer cancel()
-	return race(ctx, to)
+	return race(ctx, to, d.open)
 }

@@ -31,8 +31,9 @@ func TestNewRefuses(t *testing.T) {
 		{"no clock", dial.Config{Vet: vet}, false},
 		{"resolver without port", dial.Config{
 			Vet: vet, Now: time.Now,
-			Resolvers: []netip.AddrPort{netip.AddrPortFrom(okAddr, 0)},
+			Resolvers: []dial.Resolver{{Addr: netip.AddrPortFrom(okAddr, 0)}},
 		}, false},
+		{"proxy without port", dial.Config{Vet: vet, Now: time.Now, Proxy: &dial.UpstreamProxy{Addr: netip.AddrPortFrom(okAddr, 0)}}, false},
 		{"host without name", dial.Config{Vet: vet, Now: time.Now, Hosts: map[target.Name][]netip.Addr{{}: {okAddr}}}, false},
 		{"host without address", dial.Config{Vet: vet, Now: time.Now, Hosts: map[target.Name][]netip.Addr{name: nil}}, false},
 		{"host with a zone", dial.Config{

@@ -26,7 +26,7 @@ const (
 
 // exchange asks the servers in turn until one of them answers: with the name's
 // records, that there are none, or that there is no such name.
-func exchange(ctx context.Context, servers []netip.AddrPort, name target.Name, qtype uint16) (*dns.Msg, error) {
+func exchange(ctx context.Context, servers []server, name target.Name, qtype uint16) (*dns.Msg, error) {
 	q := new(dns.Msg)
 	q.SetQuestion(dns.Fqdn(name.String()), qtype)
 	q.SetEdns0(udpSize, false)
@@ -37,11 +37,11 @@ func exchange(ctx context.Context, servers []netip.AddrPort, name target.Name, q
 			m, err := exchangeOne(ctx, s, q)
 			switch {
 			case err != nil:
-				last = fmt.Errorf("asking %v: %w", s, err)
+				last = fmt.Errorf("asking %v: %w", s.addr, err)
 			case m.Rcode == dns.RcodeSuccess, m.Rcode == dns.RcodeNameError:
 				return m, nil
 			default:
-				last = fmt.Errorf("asking %v: %s", s, dns.RcodeToString[m.Rcode])
+				last = fmt.Errorf("asking %v: %s", s.addr, dns.RcodeToString[m.Rcode])
 			}
 			if ctx.Err() != nil {
 				return nil, last
@@ -52,16 +52,19 @@ func exchange(ctx context.Context, servers []netip.AddrPort, name target.Name, q
 }
 
 // exchangeOne asks by UDP from a port of its own, and by TCP when the answer
-// was cut (RFC 7766 section 5).
-func exchangeOne(ctx context.Context, server netip.AddrPort, q *dns.Msg) (*dns.Msg, error) {
+// was cut (RFC 7766 section 5), or by TLS alone.
+func exchangeOne(ctx context.Context, s server, q *dns.Msg) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	wire, err := q.Pack()
 	if err != nil {
 		return nil, fmt.Errorf("writing a query: %w", err)
 	}
+	if s.tls != nil {
+		return s.askTLS(ctx, wire, q)
+	}
 	// A connected socket: the kernel drops what does not come from the server.
-	c, err := new(net.Dialer).DialUDP(ctx, "udp", netip.AddrPort{}, server)
+	c, err := new(net.Dialer).DialUDP(ctx, "udp", netip.AddrPort{}, s.addr)
 	if err != nil {
 		return nil, err
 	}
@@ -69,11 +72,11 @@ func exchangeOne(ctx context.Context, server netip.AddrPort, q *dns.Msg) (*dns.M
 	if err != nil || !m.Truncated {
 		return m, err
 	}
-	t, err := connectOne(ctx, server)
+	t, err := connectOne(ctx, s.addr)
 	if err != nil {
 		return nil, err
 	}
-	return talk(ctx, t, func() (*dns.Msg, error) { return askTCP(t, wire, q) })
+	return talk(ctx, t, func() (*dns.Msg, error) { return askStream(t, wire, q) })
 }
 
 // talk runs f, which uses c, and closes c. It ends when ctx does.
@@ -109,7 +112,7 @@ func askUDP(c *net.UDPConn, wire []byte, q *dns.Msg) (*dns.Msg, error) {
 	return nil, errors.New("too many answers to other questions")
 }
 
-func askTCP(c *net.TCPConn, wire []byte, q *dns.Msg) (*dns.Msg, error) {
+func askStream(c io.ReadWriter, wire []byte, q *dns.Msg) (*dns.Msg, error) {
 	framed := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(wire)), uint16(len(wire)))
 	if _, err := c.Write(append(framed, wire...)); err != nil {
 		return nil, err

@@ -185,11 +185,7 @@ func (d *Dialer) dialPooled(ctx context.Context, _, addr string) (net.Conn, erro
 			Err: fmt.Errorf("the pass is for %v: %w", end, ErrNoPass),
 		}
 	}
-	c, err := d.connect(ctx, t.addrs, end.Port)
-	if err != nil {
-		return nil, err // not a nil *net.TCPConn in an interface
-	}
-	return c, nil
+	return d.connect(ctx, t.addrs, end.Port)
 }
 
 func isDenied(err error) bool {

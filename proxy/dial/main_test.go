@@ -32,6 +32,7 @@ var (
 
 // world is a gate with a policy, a resolver, and a dialler between them.
 type world struct {
+	cfg dial.Config
 	*dial.Dialer
 	t        *testing.T
 	gate     *gate.Gate
@@ -84,17 +85,28 @@ func newWorld(t *testing.T, rs []rules.Rule, change func(*dial.Config)) *world {
 	}
 	t.Cleanup(func() { _ = w.resolver.Close() })
 	cfg := dial.Config{
-		Vet: w.gate.Vet, Now: w.clock.now, Resolvers: []netip.AddrPort{w.resolver.Addr}, Roots: ca.Pool(),
+		Vet: w.gate.Vet, Now: w.clock.now, Resolvers: []dial.Resolver{{Addr: w.resolver.Addr}}, Roots: ca.Pool(),
 		Timeouts: dial.Timeouts{Resolve: 5 * time.Second, Connect: 5 * time.Second, TLS: 5 * time.Second},
 	}
-	if change != nil {
-		change(&cfg)
+	w.cfg = cfg
+	if change == nil {
+		change = func(*dial.Config) {}
 	}
-	if w.Dialer, err = dial.New(cfg); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.Close)
+	w.again(change)
 	return w
+}
+
+// again replaces the dialler by one with an altered configuration.
+func (w *world) again(change func(*dial.Config)) {
+	w.t.Helper()
+	cfg := w.cfg
+	change(&cfg)
+	d, err := dial.New(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Dialer = d
+	w.t.Cleanup(d.Close)
 }
 
 func policy(t *testing.T, digest string, rs []rules.Rule) *rules.Policy {

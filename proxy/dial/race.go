@@ -18,17 +18,29 @@ func connectOne(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	return socket.DialTCP(ctx, "tcp", netip.AddrPort{}, to)
 }
 
+// opener opens a connection to a vetted address.
+type opener func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+
+// openDirectly is the opener where no proxy is configured.
+func openDirectly(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	c, err := connectOne(ctx, to)
+	if err != nil {
+		return nil, err // not a nil *net.TCPConn in an interface
+	}
+	return c, nil
+}
+
 type attempt struct {
-	conn *net.TCPConn
+	conn net.Conn
 	err  error
 }
 
-// race returns the first connection that is made to one of addrs, which are
+// race returns the first connection that open makes to one of addrs, which are
 // vetted: happy eyeballs, RFC 8305 section 5. When it returns, no attempt is
 // under way any more.
-func race(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, error) {
+func race(ctx context.Context, addrs []netip.AddrPort, open opener) (net.Conn, error) {
 	if len(addrs) == 1 {
-		c, err := connectOne(ctx, addrs[0])
+		c, err := open(ctx, addrs[0])
 		if err != nil {
 			return nil, connectError(addrs[0].String(), err)
 		}
@@ -42,7 +54,7 @@ func race(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, error) {
 		to := addrs[next]
 		next, pending = next+1, pending+1
 		go func() {
-			c, err := connectOne(ctx, to)
+			c, err := open(ctx, to)
 			if err != nil {
 				err = connectError(to.String(), err)
 			}

@@ -2,6 +2,7 @@ package dial
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math"
@@ -20,14 +21,14 @@ import (
 // resolver asks the configured servers for A and AAAA of a full name. It
 // applies no search list, reads no hosts file and never judges an address.
 type resolver struct {
-	fixed   []netip.AddrPort
+	fixed   []server
 	now     func() time.Time
 	timeout time.Duration
 	cache   cache
 	flight  singleflight.Group
 
 	mu      sync.Mutex // guards system, mtime
-	system  []netip.AddrPort
+	system  []server
 	changed time.Time
 }
 
@@ -45,8 +46,12 @@ var (
 	errNoAddress = errors.New("the name has no address")
 )
 
-func newResolver(servers []netip.AddrPort, now func() time.Time, timeout time.Duration) *resolver {
-	return &resolver{fixed: servers, now: now, timeout: timeout}
+func newResolver(list []Resolver, roots *x509.CertPool, now func() time.Time, timeout time.Duration) *resolver {
+	r := &resolver{now: now, timeout: timeout}
+	for _, c := range list {
+		r.fixed = append(r.fixed, newServer(c, roots, now))
+	}
+	return r
 }
 
 // lookup returns the addresses of name, from the cache or from one look-up
@@ -128,7 +133,7 @@ type family struct {
 }
 
 // family asks for one type and follows aliases.
-func (r *resolver) family(ctx context.Context, servers []netip.AddrPort, name target.Name, qtype uint16) family {
+func (r *resolver) family(ctx context.Context, servers []server, name target.Name, qtype uint16) family {
 	ttl := maxTTL
 	for range maxAliases + 1 {
 		m, err := exchange(ctx, servers, name, qtype)
@@ -238,7 +243,7 @@ func negativeTTL(m *dns.Msg) time.Duration {
 
 // servers returns the servers to ask. The system's are read again when their
 // file has changed: a laptop moves.
-func (r *resolver) servers() ([]netip.AddrPort, error) {
+func (r *resolver) servers() ([]server, error) {
 	if len(r.fixed) > 0 {
 		return r.fixed, nil
 	}
@@ -260,7 +265,7 @@ func (r *resolver) servers() ([]netip.AddrPort, error) {
 		addr, err := netip.ParseAddr(s)
 		port, errPort := strconv.ParseUint(conf.Port, 10, 16)
 		if err == nil && errPort == nil && len(r.system) < maxServers {
-			r.system = append(r.system, netip.AddrPortFrom(addr, uint16(port)))
+			r.system = append(r.system, server{addr: netip.AddrPortFrom(addr, uint16(port))})
 		}
 	}
 	if len(r.system) == 0 {

@@ -104,7 +104,7 @@ func TestForgedAnswers(t *testing.T) {
 	})
 	t.Cleanup(func() { _ = pc.Close(); done.Wait() })
 	w := newWorld(t, okRaw, func(c *dial.Config) {
-		c.Resolvers = []netip.AddrPort{netip.MustParseAddrPort(pc.LocalAddr().String())}
+		c.Resolvers = []dial.Resolver{{Addr: netip.MustParseAddrPort(pc.LocalAddr().String())}}
 	})
 	greeter(t, "ok.test", okAddr)
 	evil := greeter(t, "evil", evilAddr)
@@ -184,7 +184,7 @@ func TestOtherServersAreAsked(t *testing.T) {
 	} {
 		w := newWorld(t, okRaw, nil)
 		w.resolver.Script("ok.test", first)
-		both := newWorld(t, okRaw, func(c *dial.Config) { c.Resolvers = []netip.AddrPort{w.resolver.Addr, good.Addr} })
+		both := newWorld(t, okRaw, func(c *dial.Config) { c.Resolvers = []dial.Resolver{{Addr: w.resolver.Addr}, {Addr: good.Addr}} })
 		s := greeter(t, "ok.test", okAddr)
 		if got := both.reach("ok.test:5432"); got != "11.7.7.7" {
 			t.Errorf("%s: %s", name, got)

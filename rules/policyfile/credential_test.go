@@ -276,7 +276,8 @@ hosts:
   api.test: [93.184.216.34, "2606:4700::1"]
   bücher.test: [93.184.216.35]
 upstream_ca: [/etc/ca.pem]
-resolvers: [192.0.2.53, "192.0.2.54:5353", "2001:db8::53"]
+resolvers: [192.0.2.53, "192.0.2.54:5353", "2001:db8::53", "tls://192.0.2.55#dns.test", "tls://[2001:db8::54]:8853#dns.test"]
+upstream_proxy: {address: "192.0.2.80:3128", user: corp, password_file: /etc/pw}
 log:
   durability: disk
   keep: 90d
@@ -303,10 +304,16 @@ metrics: "127.0.0.1:9464"
 	}
 	var resolvers []string
 	for _, r := range g.Resolvers {
-		resolvers = append(resolvers, r.String())
+		resolvers = append(resolvers, strings.TrimSuffix(r.Addr.String()+" "+r.TLSName, " "))
 	}
-	if diff := cmp.Diff([]string{"192.0.2.53:53", "192.0.2.54:5353", "[2001:db8::53]:53"}, resolvers); diff != "" {
+	if diff := cmp.Diff([]string{
+		"192.0.2.53:53", "192.0.2.54:5353", "[2001:db8::53]:53", "192.0.2.55:853 dns.test", "[2001:db8::54]:8853 dns.test",
+	}, resolvers); diff != "" {
 		t.Errorf("resolvers (-want +got):\n%s", diff)
+	}
+	wantProxy := policyfile.UpstreamProxy{Addr: netip.MustParseAddrPort("192.0.2.80:3128"), User: "corp", PasswordFile: "/etc/pw"}
+	if g.Proxy == nil || *g.Proxy != wantProxy {
+		t.Errorf("proxy %+v, want %+v", g.Proxy, wantProxy)
 	}
 	if g.Name != "lab" || g.Log.Durability != policyfile.DurableDisk || g.Credentials != "/etc/sallyport/credentials" || len(g.UpstreamCA) != 1 ||
 		g.Metrics.String() != "127.0.0.1:9464" {
@@ -339,6 +346,11 @@ func TestGatewayErrors(t *testing.T) {
 		{"hosts: {sallyport.internal: [1.2.3.4]}\n", []place{{3, 9, "reserved"}}},
 		{"upstream_ca: [ca.pem]\n", []place{{3, 15, "not an absolute path"}}},
 		{"resolvers: [dns.test, \"1.2.3.4:0\", \"fe80::1%eth0\"]\n", []place{{3, 13, "not the address"}, {3, 23, "not the address"}, {3, 36, "not the address"}}},
+		{"resolvers: [\"tls://192.0.2.53\", \"tls://dns.test#dns.test\", \"tls://192.0.2.53#\"]\n", []place{{3, 13, "not the address"}, {3, 33, "not the address"}, {3, 60, "not the address"}}},
+		{"upstream_proxy: {user: a, password_file: /p}\n", []place{{3, 17, "address"}}},
+		{"upstream_proxy: {address: \"192.0.2.80:3128\", user: a}\n", []place{{3, 17, "go together"}}},
+		{"upstream_proxy: {address: \"proxy.test:3128\"}\n", []place{{3, 27, "not an address and a port"}}},
+		{"upstream_proxy: {address: \"192.0.2.80:3128\", user: \"a:b\", password_file: /p}\n", []place{{3, 52, "no colon"}}},
 		{"log: {durability: none}\n", []place{{3, 19, "none of process, disk"}}},
 		{"log: disk\n", []place{{3, 6, "a mapping with durability"}}},
 		{"log: {keep: 23h}\n", []place{{3, 13, "of a day or more"}}},

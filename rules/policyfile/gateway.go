@@ -3,6 +3,7 @@ package policyfile
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -32,12 +33,27 @@ type Gateway struct {
 	// UpstreamCA are files with further certificate authorities for upstreams.
 	UpstreamCA []string
 	// Resolvers are the servers to ask; none means those of the system.
-	Resolvers   []netip.AddrPort
+	Resolvers []Resolver
+	// Proxy is the proxy that every upstream connection goes through, nil for none.
+	Proxy       *UpstreamProxy
 	Log         Log
 	Credentials string // directory of credential files, "" for none
 	// Metrics is where /metrics, /livez and /readyz are served, on the host;
 	// invalid for nowhere.
 	Metrics netip.AddrPort
+}
+
+// Resolver is a DNS server, asked over TLS where TLSName names its certificate.
+type Resolver struct {
+	Addr    netip.AddrPort
+	TLSName string
+}
+
+// UpstreamProxy is an HTTP proxy; User is empty for one that wants no name.
+type UpstreamProxy struct {
+	Addr         netip.AddrPort
+	User         string
+	PasswordFile string // absolute path
 }
 
 // ParseGateway reads the gateway's configuration. The error is [Errors].
@@ -64,12 +80,13 @@ func ParseGateway(name string, data []byte) (*Gateway, error) {
 			if r, ok := resolver(s); ok {
 				g.Resolvers = append(g.Resolvers, r)
 			} else {
-				f.errorf(n, "%q is not the address of a resolver, such as 192.0.2.53 or 192.0.2.53:53", s)
+				f.errorf(n, "%q is not the address of a resolver, such as 192.0.2.53, 192.0.2.53:53 or, over TLS, tls://192.0.2.53#dns.example", s)
 			}
 		})},
+		{name: "upstream_proxy", read: f.upstreamProxy(&g.Proxy)},
 		{name: "log", read: f.log(&g.Log)},
 		{name: "credentials", read: f.path(&g.Credentials)},
-		{name: "metrics", read: f.listener(&g.Metrics)},
+		{name: "metrics", read: f.addrPort(&g.Metrics)},
 	})
 	if err := f.err(); err != nil {
 		return nil, err
@@ -77,8 +94,8 @@ func ParseGateway(name string, data []byte) (*Gateway, error) {
 	return g, nil
 }
 
-// listener reads an address and a port to listen on.
-func (f *file) listener(dst *netip.AddrPort) func(ast.Node) {
+// addrPort reads an address and a port.
+func (f *file) addrPort(dst *netip.AddrPort) func(ast.Node) {
 	return func(n ast.Node) {
 		var s string
 		before := len(f.errs)
@@ -87,7 +104,7 @@ func (f *file) listener(dst *netip.AddrPort) func(ast.Node) {
 		}
 		at, err := netip.ParseAddrPort(s)
 		if err != nil || at.Port() == 0 || at.Addr().Zone() != "" {
-			f.errorf(n, "%q is not an address and a port to listen on, such as 127.0.0.1:9464", s)
+			f.errorf(n, "%q is not an address and a port, such as 127.0.0.1:9464", s)
 			return
 		}
 		*dst = at
@@ -133,11 +150,49 @@ func (f *file) hosts(n ast.Node, dst map[target.Name][]netip.Addr) {
 	}
 }
 
-func resolver(s string) (netip.AddrPort, bool) {
-	a, err := netip.ParseAddr(s)
-	if err == nil {
-		return netip.AddrPortFrom(a.Unmap(), 53), a.Zone() == ""
+// resolver reads ADDRESS, ADDRESS:PORT or tls://ADDRESS[:PORT]#NAME.
+func resolver(s string) (Resolver, bool) {
+	port := uint16(53)
+	rest, secure := strings.CutPrefix(s, "tls://")
+	var r Resolver
+	if secure {
+		port = 853 // RFC 7858 section 3.1
+		addr, name, ok := strings.Cut(rest, "#")
+		n, err := target.ParseName(name)
+		if !ok || err != nil {
+			return r, false
+		}
+		rest, r.TLSName = addr, n.String()
 	}
-	ap, err := netip.ParseAddrPort(s)
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), err == nil && ap.Port() != 0 && ap.Addr().Zone() == ""
+	if a, err := netip.ParseAddr(strings.Trim(rest, "[]")); err == nil {
+		r.Addr = netip.AddrPortFrom(a.Unmap(), port)
+		return r, a.Zone() == ""
+	}
+	ap, err := netip.ParseAddrPort(rest)
+	r.Addr = netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	return r, err == nil && ap.Port() != 0 && ap.Addr().Zone() == ""
+}
+
+// upstreamProxy reads where the proxy is and who we are to it.
+func (f *file) upstreamProxy(dst **UpstreamProxy) func(ast.Node) {
+	return func(n ast.Node) {
+		u := new(UpstreamProxy)
+		before := len(f.errs)
+		found := f.mapping(n, "upstream_proxy", []key{
+			{name: "address", read: f.addrPort(&u.Addr), required: true},
+			{name: "user", read: f.str(&u.User)},
+			{name: "password_file", read: f.path(&u.PasswordFile)},
+		})
+		if len(f.errs) > before {
+			return
+		}
+		switch {
+		case (found["user"] == nil) != (found["password_file"] == nil):
+			f.errorf(n, "user and password_file go together")
+		case strings.Contains(u.User, ":"):
+			f.errorf(found["user"], "a user has no colon in it (RFC 7617)")
+		default:
+			*dst = u
+		}
+	}
 }
