@@ -240,7 +240,7 @@ func quote(s string) string {
 			b.WriteString(`\n`)
 		case r == '\t':
 			b.WriteString(`\t`)
-		case r != ' ' && !unicode.IsPrint(r) || hides(r):
+		case escapes(r):
 			if r > 0xffff {
 				fmt.Fprintf(&b, `\U%08X`, r)
 			} else {
@@ -253,6 +253,9 @@ func quote(s string) string {
 	b.WriteByte('"')
 	return b.String()
 }
+
+// escapes reports characters that do not show.
+func escapes(r rune) bool { return r != ' ' && !unicode.IsPrint(r) || hides(r) }
 
 // formatDate is the inverse of parseDate.
 func formatDate(days int64) string {
