@@ -29,6 +29,7 @@ const (
 	Bypass       Kind = "bypass"     // packets that went for another way out
 	Gap          Kind = "gap"        // records that are known to be missing
 	Anchor       Kind = "anchor"     // checkpoints do not reach their anchor, or do again
+	Ship         Kind = "ship"       // records do not reach a collector, or do again
 )
 
 // Schema is the version of the record format.

@@ -34,7 +34,10 @@ func (o *otlp) record(r *audit.Record) error {
 	if denied(r) || r.Kind == audit.Gap || r.Kind == audit.Bypass {
 		severity, text = severityWarn, "WARN"
 	}
-	at := strconv.FormatInt(r.Time.UnixNano(), 10)
+	at := "0" // unknown, for a time that the protocol has no number for
+	if y := r.Time.Year(); y >= 1970 && y < 2262 {
+		at = strconv.FormatInt(r.Time.UnixNano(), 10)
+	}
 	rec := object{
 		"timeUnixNano": at, "observedTimeUnixNano": at, "severityNumber": severity, "severityText": text,
 		"eventName": "sallyport." + string(r.Kind), "attributes": attributes(r),

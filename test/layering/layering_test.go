@@ -38,6 +38,7 @@ var allowed = map[string][]string{
 	"audit/index":      {"audit", "audit/query"},
 	"audit/answer":     {"audit", "audit/index"},
 	"audit/export":     {"audit", "audit/query", "audit/verify"},
+	"audit/ship":       {"audit", "audit/query", "audit/export"},
 	"certs":            {"rules/target"},
 	"control":          {},
 	"deploy":           {},
