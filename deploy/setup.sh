@@ -239,7 +239,7 @@ step_image() {
 # The group is what lets gateway and broker reach the sockets that they share; neither can read the other's files.
 step_users() {
 	getent group sallyport >/dev/null || groupadd --system sallyport
-	for user in sallyport-gateway sallyport-broker; do
+	for user in sallyport-gateway sallyport-broker sallyport-shipper; do
 		if ! getent passwd "$user" >/dev/null; then
 			say "adding the system user $user"
 			useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin "$user"

@@ -20,6 +20,7 @@ const (
 	defaultInstance = "sallyport"
 	gatewayUser     = "sallyport-gateway"
 	brokerUser      = "sallyport-broker"
+	shipperUser     = "sallyport-shipper"
 	sharedGroup     = "sallyport"
 )
 
@@ -181,8 +182,10 @@ func (i instance) layout(a accounts) []dir {
 
 // makeDirs makes the layout and sets owners and modes of what is there: a
 // directory that somebody else could write to is put right, not trusted.
-func (i instance) makeDirs(a accounts) error {
-	for _, d := range i.layout(a) {
+func (i instance) makeDirs(a accounts) error { return makeDirs(i.layout(a)) }
+
+func makeDirs(dirs []dir) error {
+	for _, d := range dirs {
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
 			return fmt.Errorf("making %s: %w", d.path, err)
 		}

@@ -52,6 +52,15 @@ var launcherKinds = []audit.Kind{audit.RunStart, audit.RunEnd, audit.Bypass, aud
 // root is the only peer of the gateway's control socket.
 var rootOnly = []uint32{0}
 
+// shipperOnly is the shipper's user, if there is one.
+func shipperOnly() []uint32 {
+	a, err := lookupUser(shipperUser)
+	if err != nil {
+		return nil // nobody may
+	}
+	return []uint32{uint32(a.uid)}
+}
+
 func (g *gateway) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/attach", control.Handle(rootOnly, func(ctx context.Context, in cellIn) (empty, error) {
@@ -90,6 +99,11 @@ func (g *gateway) handler() http.Handler {
 	}))
 	mux.Handle("POST /v1/retain", control.Handle(rootOnly, func(_ context.Context, in retainIn) (audit.Removed, error) {
 		return g.records.Retain(time.Duration(in.Keep) * time.Second)
+	}))
+	mux.Handle("POST /v1/ship", control.Handle(shipperOnly(), func(ctx context.Context, rec audit.Record) (empty, error) {
+		// It chooses nothing but what it tells of collectors.
+		rec = audit.Record{Kind: audit.Ship, Error: rec.Error, Data: rec.Data}
+		return empty{}, g.recent.Append(ctx, &rec)
 	}))
 	mux.Handle("POST /v1/denials", control.Handle(rootOnly, func(_ context.Context, in denialsIn) (denialsOut, error) {
 		list, n := g.recent.recent(in.Run, in.Last)

@@ -49,7 +49,43 @@ func (s *supervisor) stage(o upOptions) error {
 	if dir == "" && exists(defaultCredentials) {
 		dir = defaultCredentials
 	}
-	return s.stageCredentials(dir)
+	return errors.Join(s.stageCredentials(dir), s.stageShipper(o))
+}
+
+// stageShipper checks what --ship names, and puts what goes with it where the
+// shipper, and nobody else, finds it.
+func (s *supervisor) stageShipper(o upOptions) error {
+	place := s.inst.run("ship")
+	if err := os.RemoveAll(place); err != nil {
+		return err
+	}
+	if len(o.ship) == 0 {
+		return nil
+	}
+	var err error
+	if s.shipAs, err = lookupUser(shipperUser); err != nil {
+		return err
+	}
+	dirs := []dir{{place, 0o750, 0, s.shipAs.gid}, {s.inst.state("ship"), 0o700, s.shipAs.uid, s.shipAs.gid}}
+	if err := makeDirs(dirs); err != nil {
+		return err
+	}
+	for name, path := range o.shipFiles {
+		if *path == "" {
+			continue
+		}
+		data, err := readFile(*path)
+		if err != nil {
+			return usage(fmt.Errorf("--ship: %w", err))
+		}
+		if err := putFile(filepath.Join(place, name), data, s.shipAs.gid); err != nil {
+			return err
+		}
+	}
+	if _, err := loadIdentity(place); err != nil {
+		return usage(hint(fmt.Errorf("--ship: %w", err), "sallyport up --help"))
+	}
+	return nil
 }
 
 func exists(path string) bool {

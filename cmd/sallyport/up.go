@@ -25,7 +25,7 @@ import (
 const startTimeout = 30 * time.Second
 
 func newUp() *cobra.Command {
-	var o upOptions
+	o := upOptions{shipFiles: map[string]*string{}}
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Start the gateway and the broker and keep them running, in the foreground",
@@ -35,12 +35,19 @@ not root. It restarts either if it dies. ^C ends running sandboxes and takes eve
 While runs go on it follows their policy files, and the credential files: see policy reload.
 SIGHUP has it read them all again.`,
 		Example: `  sallyport up
+  sallyport up --ship otlp=https://collector.example/v1/logs --ship-headers ./headers
+  sallyport up --ship syslog=tls://logs.example:6514 --ship-ca ./ca.pem
   sallyport up --config /etc/sallyport/config.yaml --credentials /etc/sallyport/credentials`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			inst, err := instanceOf(c)
 			if err != nil {
 				return err
+			}
+			for _, text := range o.ship {
+				if _, err := parseCollector(text); err != nil {
+					return err
+				}
 			}
 			if err := mustRoot("up"); err != nil {
 				return err
@@ -53,12 +60,22 @@ SIGHUP has it read them all again.`,
 	c.Flags().StringVar(&o.config, "config", "", "gateway configuration; default /etc/sallyport/config.yaml if it is there")
 	o.log.add(c)
 	c.Flags().StringVar(&o.creds, "credentials", "", "directory of credential files; default /etc/sallyport/credentials if it is there")
+	c.Flags().StringArrayVar(&o.ship, "ship", nil, "ship records to a collector: otlp=URL or syslog=tls://HOST:PORT; can be repeated")
+	for name, file := range map[string]string{"ca": shipCA, "cert": shipCert, "key": shipKey, "headers": shipHeaders} {
+		text := map[string]string{
+			shipCA: "file with the authority of the collectors' certificates", shipCert: "file with the certificate to show to collectors",
+			shipKey: "file with its key", shipHeaders: "file with headers for OTLP, a NAME: VALUE a line",
+		}[file]
+		o.shipFiles[file] = c.Flags().String("ship-"+name, "", text)
+	}
 	return c
 }
 
 type upOptions struct {
 	config, creds string
 	log           logOptions
+	ship          []string           // collectors
+	shipFiles     map[string]*string // what goes with them, by its name below run/ship
 }
 
 // supervisor is the privileged parent: it makes and hands over, and parses
@@ -76,6 +93,8 @@ type supervisor struct {
 
 	logArgs []string // of the gateway
 
+	ships   bool // there is a shipper
+	shipAs  account
 	runs    *launcher.Launcher
 	cleared launcher.Report // what an earlier start had left
 }
@@ -152,6 +171,7 @@ func (s *supervisor) start(ctx context.Context, o upOptions) error {
 		{"making the network", s.network},
 		{"starting containerd", s.containerd},
 		{"starting the broker", s.broker},
+		{"starting the shipper", func(ctx context.Context) error { return s.shipper(ctx, o.ship) }},
 		{"starting the gateway", s.gateway},
 		{"publishing certificate and key", func(ctx context.Context) error { return publish(ctx, s.inst, s.who.group) }},
 		{"clearing what an earlier run left", s.reconcile},
@@ -282,6 +302,20 @@ func (s *supervisor) broker(ctx context.Context) error {
 	return s.ready(ctx, d, s.inst.brokerSocket(), "/v1/credentials")
 }
 
+// shipper starts what ships records to collectors. It begins before the gateway
+// and ends after it, so that what a log ends with is shipped too.
+func (s *supervisor) shipper(ctx context.Context, to []string) error {
+	if s.ships = len(to) > 0; !s.ships {
+		return nil
+	}
+	d := s.daemon("shipper", s.shipAs)
+	for _, c := range to {
+		d.args = append(d.args, "--to", c)
+	}
+	s.group.start(ctx, d)
+	return nil
+}
+
 // brokerEnv is what of the supervisor's environment goes to the broker: just what
 // its sources name.
 func brokerEnv(creds []policyfile.Credential, lookup func(string) (string, bool)) []string {
@@ -306,7 +340,11 @@ func brokerEnv(creds []policyfile.Credential, lookup func(string) (string, bool)
 
 func (s *supervisor) gateway(ctx context.Context) error {
 	files := make([]*os.File, 0, 5)
-	ctl, err := s.listen(s.inst.gatewaySocket(), 0o600)
+	mode := os.FileMode(0o600)
+	if s.ships {
+		mode = 0o660 // the shipper's reports; who may ask what is checked for each call
+	}
+	ctl, err := s.listen(s.inst.gatewaySocket(), mode)
 	if err != nil {
 		return err
 	}
