@@ -13,14 +13,16 @@ import (
 	"sallyport/rules/target"
 )
 
-// bound is a credential that is ready for use.
+// bound is a credential that is ready for use, or was revoked. It never changes:
+// a change makes another.
 type bound struct {
+	doc            policyfile.Credential
+	revoked        bool
 	name, owner    string
-	digest         string // of its document
 	env, secretEnv string
 	scheme         sign.Scheme
 	kind           string
-	source         source.Source
+	source         *source.Kept
 	// lock holds the endpoints as allow rules: the one engine that judges
 	// requests at the gateway judges them here again.
 	lock *rules.Policy
@@ -44,11 +46,13 @@ func bind(c policyfile.Credential, cfg Config) (*bound, error) {
 			fault(fmt.Errorf("placeholder env %q is not the name of a variable", env))
 		}
 	}
-	b := &bound{name: c.Name, owner: c.Owner, digest: c.Digest, env: c.Env, secretEnv: c.SecretEnv, kind: string(c.Type)}
+	b := &bound{doc: c, revoked: cfg.Revoked(c.Name), name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, kind: string(c.Type)}
 	var err error
 	b.scheme, err = sign.New(c.Scheme, sign.Config{Transport: cfg.Transport, Now: cfg.Now})
 	fault(err)
-	b.source, err = source.Open(c.Source, source.Config{UID: cfg.UID, User: cfg.User, LookupEnv: cfg.LookupEnv, Now: cfg.Now})
+	b.source, err = source.Open(c.Source, source.Config{
+		UID: cfg.UID, User: cfg.User, LookupEnv: cfg.LookupEnv, Transport: cfg.Transport, Now: cfg.Now,
+	})
 	fault(err)
 	b.lock, err = lockOf(c)
 	fault(err)

@@ -60,9 +60,9 @@ func (s *Server) signature(ctx context.Context, in handshakeRequest) (out signat
 // handshake judges the request that a connection is opened for, and uses the
 // credential's certificate.
 func (s *Server) handshake(ctx context.Context, in injectRequest, use func(sign.ClientCert, secret.Value, sign.Request) error) error {
-	b := s.credential(in.Credential)
-	if b == nil {
-		return s.refused(in, refuse(http.StatusForbidden, rules.CredentialMismatch, "there is no credential %q", in.Credential))
+	b, refusal := s.usableBy(in)
+	if refusal != nil {
+		return s.refused(in, refusal)
 	}
 	cert, ok := b.scheme.(sign.ClientCert)
 	if !ok {

@@ -45,13 +45,13 @@ var alphabets = []string{
 	digits, lowerHex, upperHex, lowers, uppers, digits + lowers, digits + uppers, lowers + uppers, digits + lowers + uppers,
 }
 
-// newPlaceholder makes a stand-in that is shaped like the secret: its known
-// prefix, its length, its kind of characters, its dots, and the hyphens of a
-// UUID. Nothing else of the secret is in it.
+// newPlaceholder makes a stand-in for a token: its known prefix, its length, its
+// kind of characters, the dots, and the hyphens of a UUID, are those of the secret.
+// Nothing else of it is in it.
 func newPlaceholder(secret []byte) (string, error) {
 	prefix := knownPrefix(string(secret))
 	for range 8 {
-		ph := prefix + draw(string(secret[len(prefix):]))
+		ph := withChecksum(prefix+drawAfter(prefix, string(secret[len(prefix):])), prefix)
 		if !tooAlike(ph, string(secret), len(prefix)) {
 			return ph, nil
 		}
@@ -69,24 +69,52 @@ func knownPrefix(s string) string {
 	return best
 }
 
+// separators are characters that divide tokens of a kind into parts of their own;
+// patterns for such tokens insist on them.
+var separators = map[string]string{
+	"github_pat_": "_", "xoxb-": "-", "xoxp-": "-", "xoxa-": "-", "xoxr-": "-", "xapp-1-": "-", "xapp-": "-",
+}
+
+// fewer are kinds of tokens whose random part is short, and always as long.
+var fewer = map[string]int{"AKIA": 16, "ASIA": 16}
+
 // draw makes random characters in the shape of rest.
-func draw(rest string) string {
-	alphabet := alphabetOf(rest)
-	keep := "."
+func draw(rest string) string { return drawAfter("", rest) }
+
+func drawAfter(prefix, rest string) string {
+	keep, least := "."+separators[prefix], minRandom
+	if n := fewer[prefix]; n > 0 {
+		least = n
+	}
 	if isUUID(rest) {
-		keep, alphabet = "-", lowerHex
+		keep = "-"
 	}
-	kept := 0
-	for i := range len(rest) {
-		kept += strings.Count(keep, rest[i:i+1])
-	}
-	out := randomText(max(len(rest), minRandom+kept), alphabet)
-	for i := range len(rest) {
-		if strings.IndexByte(keep, rest[i]) >= 0 {
-			out[i] = rest[i]
+	padding := len(rest) - len(strings.TrimRight(rest, "="))
+	body := rest[:len(rest)-padding]
+	var out []byte
+	random := 0
+	for body != "" {
+		n := strings.IndexAny(body, keep)
+		if n < 0 {
+			n = len(body)
 		}
+		alphabet := alphabetOf(body[:n])
+		if isUUID(rest) {
+			alphabet = lowerHex
+		}
+		out = append(out, randomText(n, alphabet)...)
+		random += n
+		if n == len(body) {
+			break
+		}
+		out, body = append(out, body[n]), body[n+1:]
 	}
-	return string(out)
+	// What is too short to be recognised is made longer. Padding counts on a
+	// length, and goes then.
+	if random < least {
+		return string(append(out, randomText(least-random, alphabetOf(rest))...))
+	}
+	return string(out) + rest[len(rest)-padding:]
 }
 
 // alphabetOf returns the narrowest alphabet that has every letter and digit of s.

@@ -34,6 +34,9 @@ import (
 // Config is what a Server needs. Now and Log are required.
 type Config struct {
 	Credentials []policyfile.Credential
+	// Revoked reports whether a credential was revoked before this process began;
+	// the default knows of none.
+	Revoked func(name string) bool
 	// GatewayUID is the only user who gets signatures.
 	GatewayUID uint32
 	// AdminUID is the only user who grants, revokes and lists: root, 0.
@@ -96,6 +99,9 @@ func NewServer(cfg Config) (*Server, error) {
 	if cfg.Now == nil || cfg.Log == nil {
 		return nil, errors.New("broker: clock and log are required")
 	}
+	if cfg.Revoked == nil {
+		cfg.Revoked = func(string) bool { return false }
+	}
 	s := &Server{cfg: cfg, cells: map[string]*cellGrants{}, uses: map[string]*use{}}
 	creds, err := bindAll(cfg, nil)
 	if err != nil {
@@ -124,7 +130,7 @@ func bindAll(cfg Config, old map[string]*bound) (map[string]*bound, error) {
 	var errs []error
 	for _, c := range cfg.Credentials {
 		b := old[c.Name]
-		if b == nil || c.Digest == "" || b.digest != c.Digest {
+		if b == nil || c.Digest == "" || b.doc.Digest != c.Digest || b.revoked != cfg.Revoked(c.Name) {
 			var err error
 			if b, err = bind(c, cfg); err != nil {
 				errs = append(errs, err)
@@ -153,10 +159,14 @@ func (s *Server) Reload(cfg Config) error {
 	if err != nil {
 		return err
 	}
+	old := *s.creds.Load()
 	s.put(creds)
-	for cell, c := range s.cells {
-		s.cells[cell] = &cellGrants{run: c.run, grants: s.fitting(cell, c.run, c.grants)}
+	for name, b := range old {
+		if creds[name] != b {
+			b.source.Forget()
+		}
 	}
+	s.sweepLocked()
 	s.cfg.Log.Info("credentials read", "count", len(creds))
 	return nil
 }
@@ -182,7 +192,7 @@ func (s *Server) readCells() {
 func (s *Server) fitting(cell, run string, grants []control.Grant) (fit []control.Grant) {
 	for _, g := range grants {
 		b := s.credential(g.Credential)
-		if b == nil || b.scheme.Place() != g.Place || checkPlaceholders(g) != nil {
+		if b == nil || b.revoked || b.scheme.Place() != g.Place || checkPlaceholders(g) != nil {
 			s.cfg.Log.Error("a grant no longer fits its credential and is dropped", "cell", cell, "run", run, "credential", g.Credential)
 			continue
 		}
@@ -199,6 +209,9 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("/v1/revoke", control.Handle(admin, s.revoke))
 	mux.Handle("/v1/credentials", control.Handle(admin, s.list))
 	mux.Handle("POST /v1/reload", control.Handle(admin, s.reload))
+	mux.Handle("POST /v1/credentials/test", control.Handle(admin, s.test))
+	mux.Handle("POST /v1/credentials/refresh", control.Handle(admin, s.refresh))
+	mux.Handle("POST /v1/credentials/revoke", control.Handle(admin, s.revokeCredential))
 	mux.Handle("POST /v1/inject", control.Handle(gateway, s.inject))
 	mux.Handle("POST /v1/certificate", control.Handle(gateway, s.certificate))
 	mux.Handle("POST /v1/handshake", control.Handle(gateway, s.signature))
@@ -261,8 +274,11 @@ func (s *Server) grant(ctx context.Context, in GrantRequest) (Grants, error) {
 
 func (s *Server) grantOne(ctx context.Context, name string) (control.Grant, error) {
 	b := s.credential(name)
-	if b == nil {
+	switch {
+	case b == nil:
 		return control.Grant{}, fmt.Errorf("granting %q: there is no such credential", name)
+	case b.revoked:
+		return control.Grant{}, fmt.Errorf("granting %q: it was revoked; to put in a new secret: sallyport credential rotate %s", name, name)
 	}
 	v, err := b.usable(ctx)
 	if err != nil {
@@ -277,14 +293,17 @@ func (s *Server) grantOne(ctx context.Context, name string) (control.Grant, erro
 		}
 	}
 	for i, shape := range shapes {
-		ph, err := newPlaceholder([]byte(shape))
+		s, err := newStandIn([]byte(shape))
 		switch {
 		case err != nil:
 			return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
 		case i == 0:
-			g.Env, g.Placeholder = b.env, ph
+			g.Env, g.Placeholder = b.env, s.text
 		default:
-			g.More = append(g.More, control.Value{Env: b.secretEnv, Placeholder: ph})
+			g.More = append(g.More, control.Value{Env: b.secretEnv, Placeholder: s.text})
+		}
+		for _, part := range s.parts {
+			g.More = append(g.More, control.Value{Placeholder: part})
 		}
 	}
 	if d, ok := b.scheme.(sign.Documenter); ok {
@@ -311,6 +330,22 @@ func (b *bound) usable(ctx context.Context) (secret.Value, error) {
 		return secret.Value{}, fmt.Errorf("secret from %s: %w", b.source, err)
 	}
 	return v, nil
+}
+
+// state tells whether a credential can be used, and what is wrong with it.
+func (b *bound) state(ctx context.Context) (status, fault string) {
+	if b.revoked {
+		return "revoked", "" // nothing is wrong: it is meant
+	}
+	v, err := b.usable(ctx)
+	if err != nil {
+		return "error", err.Error()
+	}
+	v.Wipe()
+	if since, err := b.source.Stale(); err != nil {
+		return "stale", fmt.Sprintf("the value of before %s serves on: %v", since.UTC().Format(time.RFC3339), err)
+	}
+	return "ok", ""
 }
 
 // RevokeRequest ends a cell's grants.
@@ -357,7 +392,7 @@ type Status struct {
 	Type    string    `json:"type"`
 	Owner   string    `json:"owner,omitempty"`
 	Source  string    `json:"source"`
-	Status  string    `json:"status"` // ok, error
+	Status  string    `json:"status"` // ok, stale, error, revoked
 	Error   string    `json:"error,omitempty"`
 	LastUse time.Time `json:"last_use,omitzero"`
 	Uses    int64     `json:"uses"`
@@ -375,12 +410,8 @@ func (s *Server) list(ctx context.Context, _ struct{}) (Statuses, error) {
 	creds := *s.creds.Load()
 	for _, name := range slices.Sorted(maps.Keys(creds)) {
 		b := creds[name]
-		st := Status{Name: name, Type: b.kind, Owner: b.owner, Source: b.source.String(), Status: "ok", Cells: []string{}}
-		if v, err := b.usable(ctx); err != nil {
-			st.Status, st.Error = "error", err.Error()
-		} else {
-			v.Wipe()
-		}
+		st := Status{Name: name, Type: b.kind, Owner: b.owner, Source: b.source.String(), Cells: []string{}}
+		st.Status, st.Error = b.state(ctx)
 		s.mu.Lock()
 		u := *s.uses[name]
 		for cell, c := range s.cells {
@@ -423,9 +454,9 @@ type injectAnswer struct {
 }
 
 func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, error) {
-	b := s.credential(in.Credential)
-	if b == nil {
-		return injectAnswer{}, s.refused(in, refuse(http.StatusForbidden, rules.CredentialMismatch, "there is no credential %q", in.Credential))
+	b, refusal := s.usableBy(in)
+	if refusal != nil {
+		return injectAnswer{}, s.refused(in, refusal)
 	}
 	req, refusal := s.check(in, b)
 	if refusal != nil {
@@ -443,13 +474,25 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Asked again: a revocation may have come while the source was read.
-	if c := s.cells[in.Cell]; c == nil || c.run != in.Run {
+	if c := s.cells[in.Cell]; c == nil || c.run != in.Run || !c.has(in.Credential) {
 		return injectAnswer{}, refuse(http.StatusForbidden, rules.CredentialMismatch, "the grant was revoked")
 	}
 	u := s.uses[in.Credential]
 	u.last = s.cfg.Now()
 	u.count++
 	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Expose}, nil
+}
+
+// usableBy returns the credential that a request names, unless it is gone.
+func (s *Server) usableBy(in injectRequest) (*bound, *control.Error) {
+	b := s.credential(in.Credential)
+	switch {
+	case b == nil:
+		return nil, refuse(http.StatusForbidden, rules.CredentialMismatch, "there is no credential %q", in.Credential)
+	case b.revoked:
+		return nil, refuse(http.StatusForbidden, rules.CredentialMismatch, "credential %q was revoked", in.Credential)
+	}
+	return b, nil
 }
 
 // check holds a request against the grant and the endpoint lock.
@@ -482,8 +525,8 @@ func (s *Server) check(in injectRequest, b *bound) (sign.Request, *control.Error
 // refused counts and tells a refusal, and returns it.
 func (s *Server) refused(in injectRequest, e *control.Error) error {
 	s.mu.Lock()
-	if u := s.uses[in.Credential]; u != nil {
-		u.refused++
+	if s.credential(in.Credential) != nil {
+		s.uses[in.Credential].refused++
 	}
 	s.mu.Unlock()
 	s.cfg.Log.Warn("refused to sign", "cell", in.Cell, "run", in.Run, "rule", in.Rule, "credential", in.Credential,

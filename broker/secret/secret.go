@@ -68,3 +68,6 @@ func (v Value) MarshalText() ([]byte, error) { return []byte(Redacted), nil }
 
 // MarshalJSON returns [Redacted] as a JSON string.
 func (v Value) MarshalJSON() ([]byte, error) { return []byte(`"` + Redacted + `"`), nil }
+
+// GobEncode returns [Redacted]: gob writes what a type hides otherwise.
+func (v Value) GobEncode() ([]byte, error) { return []byte(Redacted), nil }

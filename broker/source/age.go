@@ -18,7 +18,7 @@ import (
 )
 
 // aged reads a file that is encrypted with age (c2sp.org/age), armored or not,
-// anew for every request. The identity's file is held to the rules of a secret
+// anew when either file has changed. The identity's file is held to the rules of a secret
 // file; the encrypted one may be anybody's to read.
 type aged struct {
 	policyfile.Age
@@ -35,6 +35,13 @@ func newAge(a policyfile.Age, cfg Config) (Source, error) {
 }
 
 func (a aged) String() string { return "age file " + a.File }
+
+func (a aged) stamp() (s stamps, err error) {
+	if s[0], err = stampOf(a.File); err == nil {
+		s[1], err = stampOf(a.Identity)
+	}
+	return s, err
+}
 
 func (a aged) Get(context.Context) (secret.Value, error) {
 	ids, err := a.identities()

@@ -15,8 +15,8 @@ import (
 	"sallyport/broker/secret"
 )
 
-// file reads a file anew for every request: a rotated secret is used at once,
-// and a secret that cannot be read is not used at all.
+// file is looked at for every request, and read anew when it has changed: a
+// rotated secret is used at once, and a secret that cannot be read is not used.
 type file struct {
 	path string
 	cfg  Config
@@ -41,6 +41,11 @@ func (f file) Get(context.Context) (secret.Value, error) {
 		return secret.Value{}, fmt.Errorf("reading secret file %q: %w", f.path, err)
 	}
 	return v, nil
+}
+
+func (f file) stamp() (s stamps, err error) {
+	s[0], err = stampOf(f.path)
+	return s, err
 }
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }
@@ -79,18 +84,26 @@ func readStrict(path string, cfg Config) ([]byte, error) {
 
 // vet refuses a file that others could read or could have written.
 func vet(fi fs.FileInfo, path string, cfg Config) error {
-	st, ok := fi.Sys().(*syscall.Stat_t)
+	uid, ok := ownerOf(fi)
 	switch {
 	case !ok:
 		return errors.New("its owner cannot be told")
 	case !fi.Mode().IsRegular():
 		return errors.New("it is not a regular file")
-	case st.Uid != 0 && st.Uid != cfg.UID:
-		return fmt.Errorf("it belongs to user %d, who could change it; run: chown %s %s", st.Uid, cfg.User, path)
+	case uid != 0 && uid != cfg.UID:
+		return fmt.Errorf("it belongs to user %d, who could change it; run: chown %s %s", uid, cfg.User, path)
 	case fi.Mode().Perm()&0o177 != 0:
 		return fmt.Errorf("its mode is %04o, so that others than its owner can reach it; run: chmod 0400 %s", fi.Mode().Perm(), path)
 	}
 	return nil
+}
+
+func ownerOf(fi fs.FileInfo) (uid uint32, ok bool) {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return st.Uid, true
 }
 
 // explainOpen says what to do about a file that did not open.

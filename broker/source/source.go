@@ -2,14 +2,16 @@
 // each with one [Source].
 //
 // It trusts the machine's owner, who wrote the document, and the kernel's word on
-// who owns a file. It never caches a file, never falls back to a value that was
-// good before, and never puts a secret, or what a helper printed, into an error.
+// who owns a file. It never falls back to a value that was good before unless the
+// document says so, and never puts a secret, or what a store answered, into an
+// error.
 package source
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -42,12 +44,27 @@ type Config struct {
 	User string
 	// LookupEnv reads the broker's environment. The default finds nothing.
 	LookupEnv func(string) (string, bool)
-	// Now is the clock; exec needs it.
+	// Transport is the broker's way out to stores on the network; nil refuses
+	// the sources that need one. It verifies its peers and follows no redirect.
+	Transport http.RoundTripper
+	// Now is the clock; it is required.
 	Now func() time.Time
 }
 
-// Open returns the source that a credential document describes. It does not read the secret.
-func Open(s policyfile.Source, cfg Config) (Source, error) {
+// Open returns the source that a credential document describes. It does not read
+// the secret.
+func Open(s policyfile.Source, cfg Config) (*Kept, error) {
+	if cfg.Now == nil {
+		return nil, errors.New("source: no clock")
+	}
+	src, err := open(s, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Kept{src: src, keep: s.KeepOnError, now: cfg.Now}, nil
+}
+
+func open(s policyfile.Source, cfg Config) (Source, error) {
 	if cfg.LookupEnv == nil {
 		cfg.LookupEnv = func(string) (string, bool) { return "", false }
 	}
@@ -68,9 +85,11 @@ func Open(s policyfile.Source, cfg Config) (Source, error) {
 	add(s.Systemd != "", func() (Source, error) { return newSystemd(s.Systemd, cfg) })
 	add(len(s.Exec) > 0, func() (Source, error) { return newExec(s.Exec, cfg) })
 	add(s.Age != nil, func() (Source, error) { return newAge(*s.Age, cfg) })
+	add(s.Vault != nil, func() (Source, error) { return newVault(*s.Vault, cfg) })
+	add(s.Kubernetes != nil, func() (Source, error) { return newKubernetes(*s.Kubernetes, cfg) })
 	switch {
 	case len(made) == 0:
-		return nil, errors.New("a credential needs a source: file, env, systemd, exec or age")
+		return nil, errors.New("a credential needs a source: file, env, systemd, exec, age, vault or kubernetes")
 	case len(made) > 1:
 		return nil, errors.New("a credential has one source, not several")
 	}

@@ -42,9 +42,14 @@ func runBroker(ctx context.Context, inst instance, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	way, err := openDoor(inst, log)
+	if err != nil {
+		return err
+	}
+	defer way.dialer.Close()
 	reread := func() (c broker.Config, err error) {
 		if c.Credentials, err = loadCredentials(inst.credentials()); err == nil {
-			c.Transport, err = openDoor(inst, c.Credentials, log)
+			c.Transport, err = way, way.allow(c.Credentials)
 		}
 		return c, err
 	}
@@ -53,7 +58,7 @@ func runBroker(ctx context.Context, inst instance, log *slog.Logger) error {
 		return err
 	}
 	s, err := broker.NewServer(broker.Config{
-		Credentials: cfg.Credentials, Transport: cfg.Transport, Reread: reread, GatewayUID: uint32(who.gateway.uid), AdminUID: 0, CellsDir: inst.cells(),
+		Credentials: cfg.Credentials, Transport: way, Reread: reread, Revoked: inst.isRevoked, GatewayUID: uint32(who.gateway.uid), AdminUID: 0, CellsDir: inst.cells(),
 		UID: uint32(who.broker.uid), User: brokerUser, LookupEnv: os.LookupEnv, Now: time.Now, Log: log,
 	})
 	if err != nil {

@@ -15,17 +15,53 @@ import (
 func newCredential() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "credential",
-		Short: "Show credential files",
-		Long: `Show credential files: where a secret is kept and where it may go, never the secret.
-
-sallyport status tells whether the broker can read the secrets, and how often they were used.`,
+		Short: "Show, add, test, rotate and revoke credentials",
+		Long: `Credential shows what credential files say, puts secrets into the encrypted store, and tells
+how credentials are used. No command prints a secret, nor takes one as an argument.`,
 		Example: `  sallyport credential ls
-  sallyport credential show stripe-test`,
+  sallyport credential add stripe-test --type bearer --host api.stripe.com --env STRIPE_API_KEY
+  sallyport credential test stripe-test --live --path /v1/charges
+  sallyport credential rotate stripe-test
+  sallyport credential usage stripe-test --since 7d
+  sallyport credential revoke stripe-test`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")
-	c.AddCommand(newCredentialList(), newCredentialShow())
+	c.AddCommand(newCredentialList(), newCredentialShow(), newCredentialAdd(), newCredentialRotate(),
+		newCredentialRevoke(), newCredentialTest(), newCredentialUsage())
+	return c
+}
+
+// credentialNamed picks one credential out of the files.
+func credentialNamed(files []policyfile.Credential, name string) (policyfile.Credential, error) {
+	i := slices.IndexFunc(files, func(f policyfile.Credential) bool { return f.Name == name })
+	if i < 0 {
+		return policyfile.Credential{}, usage(hint(fmt.Errorf("there is no credential %q", name), "sallyport credential ls"))
+	}
+	return files[i], nil
+}
+
+// credentialCommand is a command about one credential, or about all of them, that
+// prints what it finds as text or JSON.
+func credentialCommand[T any](c *cobra.Command, args int, find func(*cobra.Command, []string) (T, error), text func(io.Writer, T) error) *cobra.Command {
+	c.Args = exactArgs(args)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		asJSON, err := outputJSON(c)
+		if err != nil {
+			return err
+		}
+		out, err := find(c, args)
+		switch {
+		case err != nil:
+			return err
+		case asJSON:
+			return printJSON(c.OutOrStdout(), out)
+		default:
+			return text(c.OutOrStdout(), out)
+		}
+	}
+	addOutput(c)
 	return c
 }
 
@@ -54,7 +90,10 @@ type endpointOut struct {
 func credentialOf(c policyfile.Credential) credentialOut {
 	out := credentialOut{
 		Name: c.Name, Owner: c.Owner, Description: c.Description, Type: string(c.Type), Source: sourceText(c.Source),
-		Endpoints: []endpointOut{}, Env: []string{}, Asks: append([]string{}, c.Asks()...), Where: c.Where, Digest: c.Digest,
+		Endpoints: []endpointOut{}, Env: []string{}, Asks: []string{}, Where: c.Where, Digest: c.Digest,
+	}
+	for _, a := range c.Reaches() {
+		out.Asks = append(out.Asks, a.URL)
 	}
 	for _, env := range []string{c.Env, c.SecretEnv} {
 		if env != "" {
@@ -85,75 +124,59 @@ func sourceText(s policyfile.Source) string {
 		return "exec " + s.Exec[0]
 	case s.Age != nil:
 		return "age file " + s.Age.File
+	case s.Vault != nil:
+		return "vault " + s.Vault.URL + " " + s.Vault.Mount + "/" + s.Vault.Path
+	case s.Kubernetes != nil && s.Kubernetes.Mount != "":
+		return "kubernetes mount " + s.Kubernetes.Mount + "/" + s.Kubernetes.Key
+	case s.Kubernetes != nil:
+		return "kubernetes secret " + s.Kubernetes.Namespace + "/" + s.Kubernetes.Secret
 	default:
 		return ""
 	}
 }
 
 func newCredentialList() *cobra.Command {
-	c := &cobra.Command{
+	return credentialCommand(&cobra.Command{
 		Use:     "ls",
 		Short:   "List the credentials that policies may grant",
 		Example: "  sallyport credential ls\n  sallyport credential ls -o json",
-		Args:    exactArgs(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			asJSON, err := outputJSON(c)
-			if err != nil {
-				return err
+	}, 0, func(c *cobra.Command, _ []string) ([]credentialOut, error) {
+		files, err := policyCredentials(c)
+		list := []credentialOut{}
+		for _, f := range files {
+			list = append(list, credentialOf(f))
+		}
+		return list, err
+	}, func(w io.Writer, list []credentialOut) error {
+		rows := [][]string{{"NAME", "TYPE", "OWNER", "SOURCE", "HOSTS"}}
+		for _, o := range list {
+			var hosts []string
+			for _, e := range o.Endpoints {
+				hosts = append(hosts, e.Host)
 			}
-			files, err := policyCredentials(c)
-			if err != nil {
-				return err
-			}
-			list := []credentialOut{}
-			rows := [][]string{{"NAME", "TYPE", "OWNER", "SOURCE", "HOSTS"}}
-			for _, f := range files {
-				o := credentialOf(f)
-				list = append(list, o)
-				var hosts []string
-				for _, e := range o.Endpoints {
-					hosts = append(hosts, e.Host)
-				}
-				slices.Sort(hosts)
-				rows = append(rows, []string{o.Name, o.Type, o.Owner, o.Source, strings.Join(slices.Compact(hosts), ",")})
-			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), list)
-			}
-			return printTable(c.OutOrStdout(), rows)
-		},
-	}
-	addOutput(c)
-	return c
+			slices.Sort(hosts)
+			rows = append(rows, []string{o.Name, o.Type, o.Owner, o.Source, strings.Join(slices.Compact(hosts), ",")})
+		}
+		return printTable(w, rows)
+	})
 }
 
 func newCredentialShow() *cobra.Command {
-	c := &cobra.Command{
+	return credentialCommand(&cobra.Command{
 		Use:     "show NAME",
 		Short:   "Show one credential: how it signs, where its secret is, where it may go",
 		Example: "  sallyport credential show stripe-test\n  sallyport credential show stripe-test -o json",
-		Args:    exactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			asJSON, err := outputJSON(c)
-			if err != nil {
-				return err
-			}
-			files, err := policyCredentials(c)
-			if err != nil {
-				return err
-			}
-			i := slices.IndexFunc(files, func(f policyfile.Credential) bool { return f.Name == args[0] })
-			if i < 0 {
-				return usage(hint(fmt.Errorf("there is no credential %q", args[0]), "sallyport credential ls"))
-			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), credentialOf(files[i]))
-			}
-			return printCredential(c.OutOrStdout(), credentialOf(files[i]))
-		},
-	}
-	addOutput(c)
-	return c
+	}, 1, func(c *cobra.Command, args []string) (credentialOut, error) {
+		files, err := policyCredentials(c)
+		if err != nil {
+			return credentialOut{}, err
+		}
+		f, err := credentialNamed(files, args[0])
+		if err != nil {
+			return credentialOut{}, err
+		}
+		return credentialOf(f), nil
+	}, printCredential)
 }
 
 func printCredential(w io.Writer, o credentialOut) error {

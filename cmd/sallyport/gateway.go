@@ -120,12 +120,13 @@ type gateway struct {
 	dialer  *dial.Dialer
 	broker  *broker.Client
 	ca      *certs.CA
-	creds   []policyfile.Credential
 	since   time.Time
+	trials  sync.Map // tests of credentials under way: cell → gate.Identity
 	metrics *metrics
 	health  net.Listener // nil for none
 
 	mu       sync.Mutex // guards creds, policies, files, and attaching
+	creds    []policyfile.Credential
 	policies map[string]*policy
 	files    map[string]*control.CellFile // of each attached cell
 }
@@ -148,7 +149,7 @@ func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Log
 	}
 	g.metrics = newMetrics(func() int { return len(g.table.Cells()) }, g.records.Ready)
 	g.recent = newRecorder(g.records, g.metrics)
-	g.gate, err = gate.New(gate.Config{Identity: g.table.Identity, Recorder: g.recent, Now: time.Now, Hash: g.records.Hash})
+	g.gate, err = gate.New(gate.Config{Identity: g.identity, Recorder: g.recent, Now: time.Now, Hash: g.records.Hash})
 	if err != nil {
 		return nil, errors.Join(err, g.records.Close())
 	}

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
+	"sync/atomic"
 
 	"sallyport/audit"
 	"sallyport/proxy/dial"
@@ -22,24 +24,21 @@ import (
 // door is the broker's way out to the endpoints that its credentials name. It is
 // the gateway's door once more: a policy of its own, which allows just these
 // URLs, one gate, and the dialler that resolves, vets and verifies. What it lets
-// through stands in the broker's log.
+// through stands in the broker's log. The zero policy lets nothing through.
 type door struct {
 	gate   *gate.Gate
 	dialer *dial.Dialer
+	policy atomic.Pointer[rules.Policy]
 }
 
 // maxTold bounds an answer to the broker.
-const maxTold = 1 << 20
+const maxTold = 2 << 20
 
 // doorCell is who asks, in the log.
 const doorCell = "broker"
 
-// openDoor makes the way out; nil where no credential needs one.
-func openDoor(inst instance, creds []policyfile.Credential, log *slog.Logger) (http.RoundTripper, error) {
-	policy, err := doorPolicy(creds)
-	if err != nil || policy == nil {
-		return nil, err
-	}
+// openDoor makes the way out. It leads nowhere until allow is called.
+func openDoor(inst instance, log *slog.Logger) (*door, error) {
 	cfg, err := loadGatewayConfig(inst.run("config.yaml"))
 	if err != nil {
 		return nil, err
@@ -48,13 +47,15 @@ func openDoor(inst instance, creds []policyfile.Credential, log *slog.Logger) (h
 	if err != nil {
 		return nil, err
 	}
-	return newDoor(policy, out, log)
+	return newDoor(nil, out, log)
 }
 
 func newDoor(policy *rules.Policy, cfg dial.Config, log *slog.Logger) (*door, error) {
+	w := &door{}
+	w.policy.Store(policy)
 	g, err := gate.New(gate.Config{
 		Identity: func(cell string) (gate.Identity, bool) {
-			return gate.Identity{Cell: doorCell, Run: doorCell, Policy: policy}, cell == doorCell
+			return gate.Identity{Cell: doorCell, Run: doorCell, Policy: w.policy.Load()}, cell == doorCell
 		},
 		Recorder: logRecorder{log}, Now: cfg.Now, Hash: func(string) string { return "" },
 	})
@@ -62,19 +63,27 @@ func newDoor(policy *rules.Policy, cfg dial.Config, log *slog.Logger) (*door, er
 		return nil, err
 	}
 	cfg.Vet = g.Vet
-	d, err := dial.New(cfg)
+	w.gate = g
+	w.dialer, err = dial.New(cfg)
+	return w, err
+}
+
+// allow opens the way to what these credentials ask, and to nothing else.
+func (d *door) allow(creds []policyfile.Credential) error {
+	policy, err := doorPolicy(creds)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &door{g, d}, nil
+	d.policy.Store(policy)
+	return nil
 }
 
 // doorPolicy allows what credentials ask by themselves: nil for nothing.
 func doorPolicy(creds []policyfile.Credential) (*rules.Policy, error) {
 	src := rules.Source{Name: "the broker's own requests", Digest: "broker"}
 	for _, c := range creds {
-		for i, text := range c.Asks() {
-			r, err := doorRule(text)
+		for i, ask := range c.Reaches() {
+			r, err := doorRule(ask)
 			if err != nil {
 				return nil, fmt.Errorf("%s: credential %q: %w", c.Where, c.Name, err)
 			}
@@ -88,8 +97,8 @@ func doorPolicy(creds []policyfile.Credential) (*rules.Policy, error) {
 	return rules.Compile(src)
 }
 
-func doorRule(text string) (rules.Rule, error) {
-	e, p, _, err := readURL(text)
+func doorRule(ask policyfile.Ask) (rules.Rule, error) {
+	e, p, _, err := readURL(ask.URL)
 	if err != nil {
 		return rules.Rule{}, err
 	}
@@ -100,9 +109,10 @@ func doorRule(text string) (rules.Rule, error) {
 	r := rules.Rule{
 		Action: rules.AllowAction, Hosts: []rules.HostPattern{{Host: e.Host}}, Ports: []uint16{e.Port},
 		Methods: []string{http.MethodGet, http.MethodPost}, Paths: []rules.PathPattern{pattern},
+		Private: slices.Clone(ask.Private),
 	}
 	if a, ok := e.Host.Addr(); ok { // spelled out by the operator
-		r.Private = []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
+		r.Private = append(r.Private, netip.PrefixFrom(a, a.BitLen()))
 	}
 	return r, nil
 }
@@ -167,7 +177,7 @@ type logRecorder struct{ log *slog.Logger }
 
 // Append implements [gate.Recorder].
 func (l logRecorder) Append(ctx context.Context, r *audit.Record) error {
-	l.log.InfoContext(ctx, "asked a token endpoint", "kind", r.Kind, "id", r.ID+r.Ref, "rule", r.Rule, "verdict", r.Verdict,
+	l.log.InfoContext(ctx, "asked for a credential", "kind", r.Kind, "id", r.ID+r.Ref, "rule", r.Rule, "verdict", r.Verdict,
 		"reason", r.Reason, "host", r.Host, "port", r.Port, "method", r.Method, "path", r.Path, "status", r.Status, "cause", r.Error)
 	return nil
 }

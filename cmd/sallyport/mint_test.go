@@ -105,7 +105,7 @@ func TestMintingGoesThroughTheDoor(t *testing.T) {
 			if asked.Load() != tt.asked {
 				t.Errorf("the endpoint was asked %d times, want %d", asked.Load(), tt.asked)
 			}
-			if !strings.Contains(log.String(), "asked a token endpoint") || strings.Contains(log.String(), "a-secret") || strings.Contains(log.String(), "minted-token") {
+			if !strings.Contains(log.String(), "asked for a credential") || strings.Contains(log.String(), "a-secret") || strings.Contains(log.String(), "minted-token") {
 				t.Errorf("log: %s", &log)
 			}
 		})

@@ -115,6 +115,7 @@ func (g *gateway) handler() http.Handler {
 	mux.Handle("POST /v1/ca", control.Handle(rootOnly, func(_ context.Context, in caIn) (caOut, error) {
 		return g.rotateCA(in)
 	}))
+	mux.Handle("POST /v1/try", control.Handle(rootOnly, g.try))
 	return mux
 }
 

@@ -150,6 +150,9 @@ func ignoreMissing(err error) error {
 // of what was there. All are looked at before any is copied.
 func (s *supervisor) stageCredentials(dir string) error {
 	s.credentialDir = dir
+	if err := s.put(s.inst.sourceDir(), []byte(dir)); err != nil {
+		return err
+	}
 	files, err := readCredentialFiles(dir)
 	if err != nil {
 		return err

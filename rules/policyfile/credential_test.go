@@ -111,6 +111,15 @@ func TestParseSource(t *testing.T) {
 		{"{env: api_KEY2}", policyfile.Source{Env: "api_KEY2"}},
 		{"{systemd: api.key}", policyfile.Source{Systemd: "api.key"}},
 		{"{exec: [/usr/bin/pass, show, \"a b\"]}", policyfile.Source{Exec: []string{"/usr/bin/pass", "show", "a b"}}},
+		{"{file: /s/key, on_error: keep}", policyfile.Source{File: "/s/key", KeepOnError: true}},
+		{"{file: /s/key, on_error: refuse}", policyfile.Source{File: "/s/key"}},
+		{"{vault: {url: \"https://v.test:8200\", path: team/key, field: token, cidrs: [10.0.0.0/8], approle: {role_id: r, secret_id_file: /s/id}}}", policyfile.Source{Vault: &policyfile.Vault{
+			URL: "https://v.test:8200", Mount: "secret", Path: "team/key", Field: "token", Private: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+			AppRole: &policyfile.AppRole{Mount: "approle", RoleID: "r", SecretIDFile: "/s/id"},
+		}}},
+		{"{kubernetes: {namespace: agents, secret: s, key: k}}", policyfile.Source{Kubernetes: &policyfile.Kubernetes{
+			Namespace: "agents", Secret: "s", Key: "k", API: "https://kubernetes.default.svc", TokenFile: "/var/run/secrets/kubernetes.io/serviceaccount/token",
+		}}},
 		{"{age: {file: /s/key.age, identity: /s/id}}", policyfile.Source{Age: &policyfile.Age{File: "/s/key.age", Identity: "/s/id"}}},
 	}
 	for _, tt := range tests {
@@ -119,7 +128,7 @@ func TestParseSource(t *testing.T) {
 			t.Errorf("%s: %v", tt.source, err)
 			continue
 		}
-		if diff := cmp.Diff(tt.want, c.Source); diff != "" {
+		if diff := cmp.Diff(tt.want, c.Source, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.source, diff)
 		}
 	}
@@ -200,7 +209,16 @@ func TestCredentialErrors(t *testing.T) {
 		}},
 		{"", "type: bearer\nendpoints: [{host: a.test}]\nsource: {file: s/key}\n", []place{{6, 16, "not an absolute path"}}},
 		{"", "type: bearer\nendpoints: [{host: a.test}]\nsource: {file: /s/../key}\n", []place{{6, 16, `write "/key"`}}},
-		{"", source + "{vault: KEY}\n", []place{{6, 10, `"vault" is not built`}}},
+		{"", source + "{vault: {url: \"https://v.test\", path: a, field: b}}\n", []place{{6, 17, "one of token_file, approle and kubernetes, and has 0"}}},
+		{"", source + "{vault: {url: \"https://v.test\", path: a, field: b, token_file: /t, approle: {role_id: r, secret_id_file: /s}}}\n", []place{{6, 17, "and has 2"}}},
+		{"CR-03", source + "{vault: {url: \"http://v.test\", path: a, field: b, token_file: /t}}\n", []place{{6, 23, "not an https URL"}}},
+		{"", source + "{vault: {url: \"https://v.test/ui\", path: a, field: b, token_file: /t}}\n", []place{{6, 23, "has a path"}}},
+		{"", source + "{vault: {url: \"https://v.test\", path: a/../b, field: b, token_file: /t}}\n", []place{{6, 47, "not a path"}}},
+		{"", source + "{kubernetes: {secret: s, key: k}}\n", []place{{6, 22, "needs namespace and secret, or mount"}}},
+		{"", source + "{kubernetes: {mount: /m, key: k, secret: s}}\n", []place{{6, 22, "not both"}}},
+		{"", source + "{kubernetes: {mount: /m, key: ../k}}\n", []place{{6, 39, "not a name"}}},
+		{"CR-11", source + "{file: /s, on_error: open}\n", []place{{6, 30, "refuse, keep"}}},
+		{"", source + "{on_error: keep}\n", []place{{6, 9, "source is empty"}}},
 		{"", source + "{env: A-B}\n", []place{{6, 15, "not the name of a variable"}}},
 		{"", source + "{fil: /s}\n", []place{{6, 10, `did you mean "file"?`}}},
 		{"", source + "{file: /s, env: A}\n", []place{{6, 9, "one source, not 2"}}},

@@ -310,27 +310,32 @@ func (f *file) httpsURL(dst *string) func(ast.Node) {
 		if f.str(&s)(n); len(f.errs) > before {
 			return
 		}
-		u, err := url.Parse(s)
-		if err != nil || u.Scheme != "https" || u.Host == "" || u.Opaque != "" || u.User != nil || u.Fragment != "" || u.RawQuery != "" {
-			f.errorf(n, "%q is not an https URL without user, query and fragment", s)
-			return
-		}
-		e, err := target.ParseAuthority(u.Host, 443)
-		if err != nil {
-			f.errorf(n, "%q is not a host: %v", u.Host, err)
-			return
-		}
-		if name, ok := e.Host.Name(); ok && rules.IsReserved(name) {
-			f.errorf(n, "%s is reserved: the gateway answers it itself", rules.Reserved)
-			return
-		}
-		if p, err := target.ParsePath(u.EscapedPath()); err != nil {
-			f.errorf(n, "%q is not a path: %v", u.EscapedPath(), err)
-		} else if right := "https://" + e.Authority(443) + p.String(); right != s {
-			f.errorf(n, "write %q", right)
-		}
-		*dst = s
+		f.checkURL(n, s, dst)
 	}
+}
+
+// checkURL puts s into dst if it is an https URL in its one spelling.
+func (f *file) checkURL(n ast.Node, s string, dst *string) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.Opaque != "" || u.User != nil || u.Fragment != "" || u.RawQuery != "" {
+		f.errorf(n, "%q is not an https URL without user, query and fragment", s)
+		return
+	}
+	e, err := target.ParseAuthority(u.Host, 443)
+	if err != nil {
+		f.errorf(n, "%q is not a host: %v", u.Host, err)
+		return
+	}
+	if name, ok := e.Host.Name(); ok && rules.IsReserved(name) {
+		f.errorf(n, "%s is reserved: the gateway answers it itself", rules.Reserved)
+		return
+	}
+	if p, err := target.ParsePath(u.EscapedPath()); err != nil {
+		f.errorf(n, "%q is not a path: %v", u.EscapedPath(), err)
+	} else if right := "https://" + e.Authority(443) + p.String(); right != s {
+		f.errorf(n, "write %q", right)
+	}
+	*dst = s
 }
 
 // headerName reads the name of a header that a credential may go into.

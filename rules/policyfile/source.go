@@ -14,6 +14,13 @@ type Source struct {
 	Systemd string   // name of a credential that the service manager gives
 	Exec    []string // absolute path of a command, and its arguments; no shell
 	Age     *Age
+
+	Vault      *Vault
+	Kubernetes *Kubernetes
+
+	// KeepOnError has the value that was good last serve on while the store
+	// fails. Without it a store that fails refuses.
+	KeepOnError bool
 }
 
 // Age is a file that is encrypted with age, and the file of the identity that
@@ -32,12 +39,15 @@ func (f *file) source(dst *Source) func(ast.Node) {
 			{name: "systemd", read: f.systemd(&dst.Systemd)},
 			{name: "exec", read: f.exec(&dst.Exec)},
 			{name: "age", read: f.age(&dst.Age)},
-			{name: "vault", later: true},
+			{name: "vault", read: f.vault(&dst.Vault)},
+			{name: "kubernetes", read: f.kubernetes(&dst.Kubernetes)},
+			{name: "on_error", read: f.word([]string{"refuse", "keep"}, func(w string) { dst.KeepOnError = w == "keep" })},
 		})
+		delete(seen, "on_error")
 		switch {
 		case len(f.errs) > before:
 		case len(seen) == 0:
-			f.errorf(n, "source is empty; it has one of file, env, systemd, exec, age")
+			f.errorf(n, "source is empty; it has one of file, env, systemd, exec, age, vault, kubernetes")
 		case len(seen) > 1:
 			f.errorf(n, "a credential has one source, not %d", len(seen))
 		}

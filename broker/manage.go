@@ -1,0 +1,165 @@
+package broker
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"sallyport/broker/sign"
+	"sallyport/rules"
+	"sallyport/rules/policyfile"
+	"sallyport/rules/target"
+)
+
+// Named asks about one credential.
+type Named struct {
+	Credential string `json:"credential"`
+}
+
+// sweepLocked ends the grants that no longer fit, and returns how many there were.
+func (s *Server) sweepLocked() (dropped int) {
+	for cell, c := range s.cells {
+		next := &cellGrants{run: c.run, grants: s.fitting(cell, c.run, c.grants)}
+		dropped += len(c.grants) - len(next.grants)
+		s.cells[cell] = next
+	}
+	return dropped
+}
+
+// replace puts another state of a credential in force, wipes what the old one
+// held of the secret, and leaves its minted tokens behind.
+func (s *Server) replace(name string, make func(*bound) (*bound, error)) (*bound, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.creds.Load()
+	b := old[name]
+	if b == nil {
+		return nil, refuse(http.StatusNotFound, rules.BadRequest, "there is no credential %q", name)
+	}
+	next, err := make(b)
+	if err != nil {
+		return nil, err
+	}
+	creds := maps.Clone(old)
+	creds[name] = next
+	s.creds.Store(&creds)
+	b.source.Forget()
+	return next, nil
+}
+
+// refresh drops what is held of a credential's secret, tokens included, and looks
+// whether it can be used now.
+func (s *Server) refresh(ctx context.Context, in Named) (Status, error) {
+	b, err := s.replace(in.Credential, func(b *bound) (*bound, error) { return bind(b.doc, s.cfg) })
+	if err != nil {
+		return Status{}, err
+	}
+	st := Status{Name: b.name, Type: b.kind, Owner: b.owner, Source: b.source.String(), Cells: []string{}}
+	st.Status, st.Error = b.state(ctx)
+	s.cfg.Log.InfoContext(ctx, "refreshed", "credential", b.name, "status", st.Status)
+	return st, nil
+}
+
+// revokeCredential acts on the next request: every grant of the credential ends,
+// its secret and its tokens are dropped, and no run is granted it again until
+// [Config.Revoked] says otherwise and the documents are read anew.
+func (s *Server) revokeCredential(ctx context.Context, in Named) (Revoked, error) {
+	b, err := s.replace(in.Credential, func(b *bound) (*bound, error) {
+		next := *b
+		next.revoked = true
+		scheme, err := sign.New(b.doc.Scheme, s.signConfig())
+		next.scheme = scheme // without what was minted
+		return &next, err
+	})
+	if err != nil {
+		return Revoked{}, err
+	}
+	s.mu.Lock()
+	dropped := s.sweepLocked()
+	s.mu.Unlock()
+	s.cfg.Log.WarnContext(ctx, "a credential was revoked", "credential", b.name, "grants", dropped)
+	return Revoked{dropped}, nil
+}
+
+func (s *Server) signConfig() sign.Config {
+	return sign.Config{Transport: s.cfg.Transport, Now: s.cfg.Now}
+}
+
+// Tested is what came of a dry signature. It holds names, never values.
+type Tested struct {
+	Name   string `json:"name"`
+	Type   string `json:"type"`
+	Source string `json:"source"`
+	// Method, Endpoint and Path are what was signed for.
+	Method   string   `json:"method"`
+	Endpoint string   `json:"endpoint"`
+	Path     string   `json:"path"`
+	Headers  []string `json:"headers"` // that would be set
+	Params   []string `json:"params"`  // of the query that would be set
+	Micros   int64    `json:"us"`
+	Warning  string   `json:"warning,omitempty"`
+}
+
+// test reads the secret and signs a request of the broker's own making for the
+// first endpoint. Nothing is sent but what the scheme itself asks for (a token).
+func (s *Server) test(ctx context.Context, in Named) (Tested, error) {
+	b := s.credential(in.Credential)
+	switch {
+	case b == nil:
+		return Tested{}, refuse(http.StatusNotFound, rules.BadRequest, "there is no credential %q", in.Credential)
+	case b.revoked:
+		return Tested{}, refuse(http.StatusConflict, rules.CredentialMismatch, "credential %q was revoked", in.Credential)
+	}
+	began := s.cfg.Now()
+	v, err := b.usable(ctx)
+	if err != nil {
+		return Tested{}, refuse(http.StatusConflict, rules.CredentialUnavail, "%v", err)
+	}
+	defer v.Wipe()
+	req, err := trial(b.doc, began)
+	if err != nil {
+		return Tested{}, refuse(http.StatusConflict, rules.BadRequest, "%v", err)
+	}
+	ch, err := b.scheme.Sign(ctx, v, req)
+	if err != nil {
+		return Tested{}, refuse(http.StatusConflict, rules.CredentialUnavail, "signing: %v", err)
+	}
+	out := Tested{
+		Name: b.name, Type: b.kind, Source: b.source.String(), Method: req.Method, Endpoint: req.Endpoint.String(), Path: req.Path.String(),
+		Headers: slices.Sorted(maps.Keys(ch.Set)), Params: slices.Sorted(maps.Keys(ch.Query)),
+		Micros: s.cfg.Now().Sub(began).Microseconds(),
+	}
+	if _, err := b.source.Stale(); err != nil {
+		out.Warning = "the value that was good last is used: " + err.Error()
+	}
+	return out, nil
+}
+
+// emptyHash is the SHA-256 of nothing, in hexadecimal.
+const emptyHash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+// trial makes the request that a test signs: the first endpoint, with its first
+// method and a path that its first pattern matches.
+func trial(c policyfile.Credential, now time.Time) (sign.Request, error) {
+	e := c.Endpoints[0]
+	r := sign.Request{Method: http.MethodGet, Header: http.Header{}, Payload: emptyHash, Now: now}
+	r.Endpoint = target.Endpoint{Host: e.Host, Port: e.Ports[0]}
+	if len(e.Methods) > 0 {
+		r.Method = e.Methods[0]
+	}
+	path := "/"
+	if len(e.Paths) > 0 {
+		path = strings.ReplaceAll(strings.ReplaceAll(e.Paths[0].String(), "**", "x"), "*", "x")
+	}
+	var err error
+	if r.Path, err = target.ParsePath(path); err != nil {
+		return sign.Request{}, err
+	}
+	if c.Type == policyfile.AWSSigV4 { // as an SDK in a sandbox would ask
+		r.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=x/"+now.UTC().Format("20060102")+"/"+c.AWS.Regions[0]+"/"+c.AWS.Services[0]+"/aws4_request, ")
+	}
+	return r, nil
+}

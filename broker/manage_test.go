@@ -1,0 +1,145 @@
+package broker_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sallyport/broker"
+	"sallyport/control"
+	"sallyport/rules"
+)
+
+// inject signs one request of cell1 for a host.
+func (k *kit) inject(url string) (header string, err error) {
+	k.t.Helper()
+	r := request("GET", url)
+	err = k.client.Inject(k.t.Context(), pass(k.t, "cell1", "run1", r), r)
+	return r.Header.Get("Authorization") + r.Header.Get("X-Api-Key"), err
+}
+
+func (k *kit) op(op string, in, out any) error {
+	k.t.Helper()
+	return k.admin.Call(k.t.Context(), op, in, out)
+}
+
+// TestRevokedCredential: CR-25. It acts on the next request, whatever was held,
+// and outlives the broker.
+func TestRevokedCredential(t *testing.T) {
+	k := newKit(t)
+	gone := filepath.Join(k.dir, "revoked-")
+	k.tweak = func(c *broker.Config) {
+		c.Revoked = func(name string) bool { _, err := os.Stat(gone + name); return err == nil }
+		c.Reread = func() (broker.Config, error) { return broker.Config{Credentials: k.creds}, nil }
+	}
+	k.stop()
+	k.start()
+	f := k.grant("cell1", "run1", "api", "key")
+	if err := f.Write(k.cells, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.inject("https://api.test/v1/x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(gone+"api", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out broker.Revoked
+	if err := k.op("/v1/credentials/revoke", broker.Named{Credential: "api"}, &out); err != nil || out.Grants != 1 {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	refused := func(when string) {
+		t.Helper()
+		if header, err := k.inject("https://api.test/v1/x"); header != "" || err == nil {
+			t.Errorf("%s: signed %q", when, header)
+		} else {
+			wantDenied(t, err, rules.CredentialMismatch)
+		}
+		err := k.op("/v1/grants", broker.GrantRequest{Cell: "other", Run: "r", Credentials: []string{"api"}}, nil)
+		if err == nil || !strings.Contains(err.Error(), "sallyport credential rotate api") {
+			t.Errorf("%s: granted: %v", when, err)
+		}
+		if _, err := k.inject("https://key.test/"); err != nil {
+			t.Errorf("%s: twin, another credential of the run: %v", when, err)
+		}
+	}
+	refused("at once")
+	if err := k.op("/v1/reload", struct{}{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	refused("after a reload")
+	k.stop()
+	k.start()
+	k.client.Attach(f)
+	refused("after a restart")
+	var list broker.Statuses
+	if err := k.op("/v1/credentials", struct{}{}, &list); err != nil || list.Credentials[0].Status != "revoked" {
+		t.Errorf("listed as %+v, %v", list.Credentials[0], err)
+	}
+	if err := k.op("/v1/credentials/test", broker.Named{Credential: "api"}, nil); err == nil {
+		t.Error("a revoked credential passes its test")
+	}
+	// Rotated: it may be granted again, to new runs.
+	if err := os.Remove(gone + "api"); err != nil {
+		t.Fatal(err)
+	}
+	var st broker.Status
+	if err := k.op("/v1/credentials/refresh", broker.Named{Credential: "api"}, &st); err != nil || st.Status != "ok" {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	k.revoke("cell1")
+	k.grant("cell1", "run1", "api")
+	if _, err := k.inject("https://api.test/v1/x"); err != nil {
+		t.Errorf("twin, after a rotation: %v", err)
+	}
+}
+
+func TestDrySignature(t *testing.T) {
+	k := newKit(t)
+	tests := []struct {
+		name            string
+		headers, params []string
+		path            string
+	}{
+		{"api", []string{"Authorization"}, nil, "/v1/x"},
+		{"key", []string{"X-Api-Key"}, nil, "/"},
+		{"git", []string{"Authorization"}, nil, "/"},
+		{"maps", nil, []string{"key"}, "/"},
+	}
+	for _, tt := range tests {
+		var raw json.RawMessage
+		if err := k.op("/v1/credentials/test", broker.Named{Credential: tt.name}, &raw); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		var out broker.Tested
+		if err := json.Unmarshal(raw, &out); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(out.Headers, tt.headers) || !slices.Equal(out.Params, tt.params) || out.Path != tt.path || out.Method != "GET" {
+			t.Errorf("%s: %+v", tt.name, out)
+		}
+		for _, s := range []string{realToken, otherKey, "16C7e42F", "SyD-9tSrke"} {
+			if strings.Contains(string(raw), s) {
+				t.Errorf("%s: %s", tt.name, raw)
+			}
+		}
+	}
+	if err := os.Chmod(k.secret("api"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err := k.op("/v1/credentials/test", broker.Named{Credential: "api"}, nil)
+	refusal, ok := errors.AsType[*control.Error](err)
+	if !ok || refusal.Reason != string(rules.CredentialUnavail) || !strings.Contains(refusal.Text, "chmod 0400") {
+		t.Errorf("a secret that cannot be read: %v", err)
+	}
+	for _, op := range []string{"test", "refresh", "revoke"} {
+		if err := k.op("/v1/credentials/"+op, broker.Named{Credential: "apj"}, nil); err == nil || !strings.Contains(err.Error(), `no credential "apj"`) {
+			t.Errorf("%s of nothing: %v", op, err)
+		}
+	}
+}

@@ -1,0 +1,378 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/broker"
+	"sallyport/broker/secret"
+	"sallyport/broker/sign"
+	"sallyport/rules/policyfile"
+)
+
+// changedOut is what add, rotate and revoke tell.
+type changedOut struct {
+	Name   string `json:"name"`
+	Did    string `json:"did"`
+	Source string `json:"source"`
+	File   string `json:"file"`             // the credential file
+	Broker string `json:"broker"`           // ok, revoked, or what is wrong; "not up" if it does not run
+	Grants int    `json:"grants,omitempty"` // that ended
+	Note   string `json:"note,omitempty"`
+}
+
+func printChanged(w io.Writer, o changedOut) error {
+	rows := [][]string{{"credential", o.Name}, {"done", o.Did}, {"secret in", o.Source}, {"file", o.File}, {"broker", o.Broker}}
+	if o.Grants > 0 {
+		rows = append(rows, []string{"grants ended", strconv.Itoa(o.Grants)})
+	}
+	if o.Note != "" {
+		rows = append(rows, []string{"note", o.Note})
+	}
+	return printTable(w, rows)
+}
+
+// describe are the flags of add that make a credential file.
+type describe struct {
+	kind, owner, header, prefix, username, param, env string
+	hosts, methods, paths                             []string
+}
+
+func newCredentialAdd() *cobra.Command {
+	var d describe
+	c := &cobra.Command{
+		Use:   "add NAME",
+		Short: "Ask for a secret and keep it encrypted; write its credential file if there is none",
+		Long: `Add asks for a secret without showing it (or reads it from a pipe), checks that its type can
+use it, and keeps it encrypted with age: the embedded store. Without a file for NAME, --type and
+--host say what to write into one, for the types bearer, header, basic and query; for other types
+write the file first, with the source that this command names. The broker takes it up at once.
+
+The secrets are in /var/lib/INSTANCE/secrets, the identity that opens them in
+/var/lib/INSTANCE/secrets-key: both the broker's alone (directories 0700, files 0400).`,
+		Example: `  sallyport credential add stripe-test --type bearer --host api.stripe.com --env STRIPE_API_KEY
+  sallyport credential add maps --type query --param key --host maps.example.com --env MAPS_KEY
+  pass show stripe | sallyport credential add stripe-test   # the file is there already`,
+	}
+	c.Flags().StringVar(&d.kind, "type", "", "how it signs: bearer, header, basic or query")
+	c.Flags().StringArrayVar(&d.hosts, "host", nil, "where it may go; may be given several times")
+	c.Flags().StringArrayVar(&d.methods, "method", nil, "with which methods; default: any")
+	c.Flags().StringArrayVar(&d.paths, "path", nil, "to which paths; default: any")
+	c.Flags().StringVar(&d.env, "env", "", "variable that holds the placeholder in a sandbox")
+	c.Flags().StringVar(&d.owner, "owner", "", "who answers for it")
+	c.Flags().StringVar(&d.header, "header", "", "type header: the header's name")
+	c.Flags().StringVar(&d.prefix, "prefix", "", "type header: text before the secret")
+	c.Flags().StringVar(&d.username, "username", "", "type basic: the user name")
+	c.Flags().StringVar(&d.param, "param", "", "type query: the parameter's name")
+	addStore(c)
+	return credentialCommand(c, 1, func(c *cobra.Command, args []string) (changedOut, error) {
+		return addCredential(c, args[0], d)
+	}, printChanged)
+}
+
+func addCredential(c *cobra.Command, name string, d describe) (changedOut, error) {
+	t, err := openTask(c, name)
+	if err != nil {
+		return changedOut{}, err
+	}
+	fresh := t.cred.Name == ""
+	switch {
+	case fresh:
+		if t.cred, err = d.credential(t.file, name, t.store); err != nil {
+			return changedOut{}, err
+		}
+	case d.kind != "" || len(d.hosts) > 0:
+		return changedOut{}, usage(hint(fmt.Errorf("%s describes %q already; change it there", t.cred.Where, name), "sallyport credential add %s", name))
+	}
+	if err := t.keep(c); err != nil {
+		return changedOut{}, err
+	}
+	if fresh {
+		if err := errors.Join(os.MkdirAll(t.dir, 0o755), writeDocument(t.file, d.text(name, t.store))); err != nil {
+			return changedOut{}, err
+		}
+	}
+	return t.done(c.Context(), "the secret is kept")
+}
+
+func newCredentialRotate() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "rotate NAME",
+		Short: "Replace a secret; the next request uses the new one",
+		Long: `Rotate asks for the new secret without showing it and replaces the encrypted one. For a secret
+that is kept elsewhere it has the broker drop what it read, and tokens that were made with it:
+change the secret where it is, then rotate. It also takes back an earlier revoke.`,
+		Example: `  sallyport credential rotate stripe-test
+  op read op://ci/stripe/key | sallyport credential rotate stripe-test -o json`,
+	}
+	addStore(c)
+	return credentialCommand(c, 1, func(c *cobra.Command, args []string) (changedOut, error) {
+		t, err := openTask(c, args[0])
+		if err != nil {
+			return changedOut{}, err
+		}
+		if t.cred.Name == "" {
+			return changedOut{}, usage(hint(fmt.Errorf("there is no credential %q", args[0]), "sallyport credential ls"))
+		}
+		did := "the broker reads the secret anew"
+		if t.cred.Source.Age != nil {
+			did = "the secret is replaced"
+			if err := t.keep(c); err != nil {
+				return changedOut{}, err
+			}
+		} else if err := t.unrevoke(); err != nil {
+			return changedOut{}, err
+		}
+		return t.done(c.Context(), did)
+	}, printChanged)
+}
+
+func newCredentialRevoke() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "revoke NAME",
+		Short: "Stop a credential: from the next request on nobody gets it",
+		Long: `Revoke ends every grant of a credential: the next request with it is refused, runs that are
+going on included. The broker wipes what it holds of the secret, and no run is granted it again,
+after a restart neither, until it is rotated. A secret of the encrypted store is wiped.
+
+What the provider gave stays valid with the provider: revoke it there too.`,
+		Example: "  sallyport credential revoke stripe-test\n  sallyport credential revoke stripe-test -o json",
+	}
+	addStore(c)
+	return credentialCommand(c, 1, func(c *cobra.Command, args []string) (changedOut, error) {
+		t, err := openTask(c, args[0])
+		if err != nil {
+			return changedOut{}, err
+		}
+		if t.cred.Name == "" {
+			return changedOut{}, usage(hint(fmt.Errorf("there is no credential %q", args[0]), "sallyport credential ls"))
+		}
+		return t.revoke(c.Context())
+	}, printChanged)
+}
+
+// credentialTask is a change of one credential.
+type credentialTask struct {
+	inst      instance
+	store     secretStore
+	dir, file string // of the credential files, and of this one
+	name      string
+	cred      policyfile.Credential // no name: there is no file yet
+}
+
+// sourceDir is where the credential files are that an instance was started with.
+func (i instance) sourceDir() string { return i.run("credentials.dir") }
+
+func openTask(c *cobra.Command, name string) (*credentialTask, error) {
+	inst, err := instanceOf(c)
+	if err != nil {
+		return nil, err
+	}
+	t := &credentialTask{inst: inst, name: name}
+	if t.store, err = storeOf(c, inst); err != nil {
+		return nil, err
+	}
+	if t.dir, err = c.Flags().GetString("credentials"); err != nil {
+		return nil, err
+	}
+	if t.dir == "" {
+		t.dir = defaultCredentials
+		if told, err := os.ReadFile(inst.sourceDir()); err == nil && len(told) > 0 {
+			t.dir = string(told)
+		}
+	}
+	t.file = filepath.Join(t.dir, name+".yaml")
+	files, err := loadCredentials(t.dir)
+	if err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(files, func(f policyfile.Credential) bool { return f.Name == name }); i >= 0 {
+		t.cred = files[i]
+		t.file, _, _ = strings.Cut(t.cred.Where, ".yaml:")
+		t.file += ".yaml"
+	} else if exists(t.file) {
+		return nil, usage(fmt.Errorf("%s is there, and describes another credential", t.file))
+	}
+	return t, nil
+}
+
+// keep asks for the secret, checks it, and puts it into the store.
+func (t *credentialTask) keep(c *cobra.Command) error {
+	to := t.cred.Source.Age
+	if to == nil {
+		return usage(hint(fmt.Errorf("the secret of %q is not in the encrypted store: %s", t.name, sourceText(t.cred.Source)),
+			"change it there, then: %s; or name the store in %s: source: {age: {file: %s, identity: %s}}",
+			t.inst.typed("credential rotate "+t.name), t.file, t.store.source(t.name).File, t.store.identity))
+	}
+	v, err := askSecret(c.InOrStdin(), c.ErrOrStderr(), t.name)
+	if err != nil {
+		return err
+	}
+	defer v.Wipe()
+	if err := checkSecret(t.cred, v); err != nil {
+		return fmt.Errorf("credential %q (type %s): %w", t.name, t.cred.Type, err)
+	}
+	if err := t.store.put(to, v); err != nil {
+		return err
+	}
+	return t.unrevoke()
+}
+
+// checkSecret has a credential's type judge a secret before it is kept.
+func checkSecret(c policyfile.Credential, v secret.Value) error {
+	s, err := sign.New(c.Scheme, sign.Config{Transport: noWay{}, Now: time.Now})
+	if err != nil {
+		return err
+	}
+	return s.Check(v)
+}
+
+// noWay is a way out that leads nowhere.
+type noWay struct{}
+
+// RoundTrip implements [http.RoundTripper].
+func (noWay) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("nothing is sent while a secret is checked")
+}
+
+// custom reports that a store was named: then the instance is left alone.
+func (t *credentialTask) custom() bool { return t.store.dir != t.inst.secrets() }
+
+func (t *credentialTask) unrevoke() error {
+	if t.custom() {
+		return nil
+	}
+	return ignoreMissing(os.Remove(t.inst.revoked(t.name)))
+}
+
+// done has the daemons take up the change, and tells what came of it.
+func (t *credentialTask) done(ctx context.Context, did string) (changedOut, error) {
+	out := changedOut{Name: t.name, Did: did, Source: sourceText(t.cred.Source), File: t.file, Broker: "not up"}
+	if _, up := supervisorPID(t.inst); !up || t.custom() {
+		return out, nil
+	}
+	var followed reloadOut
+	err := callUp(ctx, t.inst, "/v1/reload", &followed)
+	if err == nil && followed.Credentials != "ok" {
+		err = errors.New(followed.Credentials)
+	}
+	if err != nil {
+		return out, fmt.Errorf("%s, but the instance did not take it up: %w", did, err)
+	}
+	var st broker.Status
+	if err := callBroker(ctx, t.inst, "/v1/credentials/refresh", broker.Named{Credential: t.name}, &st); err != nil {
+		return out, hint(fmt.Errorf("%s, but the broker did not take it up: %w", did, err), "%s --credentials %s", t.inst.typed("up"), t.dir)
+	}
+	if out.Broker = st.Status; st.Error != "" {
+		out.Broker += ": " + st.Error
+	}
+	return out, nil
+}
+
+func (t *credentialTask) revoke(ctx context.Context) (changedOut, error) {
+	out := changedOut{
+		Name: t.name, Did: "revoked", Source: sourceText(t.cred.Source), File: t.file, Broker: "not up",
+		Note: "with the provider the key is still valid: revoke it there too",
+	}
+	if !t.custom() {
+		if err := errors.Join(os.MkdirAll(t.inst.state("revoked"), 0o755), os.WriteFile(t.inst.revoked(t.name), nil, 0o644)); err != nil {
+			return out, fmt.Errorf("revoking: %w", err)
+		}
+		if _, up := supervisorPID(t.inst); up {
+			var ended broker.Revoked
+			if err := callBroker(ctx, t.inst, "/v1/credentials/revoke", broker.Named{Credential: t.name}, &ended); err != nil {
+				return out, err
+			}
+			out.Broker, out.Grants = "revoked", ended.Grants
+		}
+	}
+	if a := t.cred.Source.Age; a != nil && filepath.Dir(a.File) == t.store.dir {
+		if err := wipe(a.File); err != nil {
+			return out, err
+		}
+		out.Did = "revoked, and the encrypted secret is wiped"
+	}
+	return out, nil
+}
+
+// credential is what the flags of add describe.
+func (d describe) credential(file, name string, s secretStore) (policyfile.Credential, error) {
+	if d.kind == "" || len(d.hosts) == 0 {
+		return policyfile.Credential{}, usage(hint(fmt.Errorf("there is no %s yet: say how the secret signs and where it may go", file),
+			"sallyport credential add %s --type bearer --host api.example.com --env API_KEY", name))
+	}
+	c, err := policyfile.ParseCredential(file, d.text(name, s))
+	if err != nil {
+		return policyfile.Credential{}, usage(err)
+	}
+	return *c, nil
+}
+
+// text is the credential file that the flags describe. JSON's texts are YAML's.
+func (d describe) text(name string, s secretStore) []byte {
+	var b strings.Builder
+	q := strconv.QuoteToASCII
+	list := func(items []string) string {
+		quoted := make([]string, len(items))
+		for i, item := range items {
+			quoted[i] = q(item)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	}
+	fmt.Fprintf(&b, "apiVersion: sallyport/v1\nkind: Credential\nmetadata: {name: %s", q(name))
+	if d.owner != "" {
+		fmt.Fprintf(&b, ", owner: %s", q(d.owner))
+	}
+	fmt.Fprintf(&b, "}\ntype: %s\n", q(d.kind))
+	switch {
+	case d.header != "" && d.prefix != "":
+		fmt.Fprintf(&b, "header: {name: %s, prefix: %s}\n", q(d.header), q(d.prefix))
+	case d.header != "":
+		fmt.Fprintf(&b, "header: {name: %s}\n", q(d.header))
+	}
+	if d.username != "" {
+		fmt.Fprintf(&b, "basic: {username: %s}\n", q(d.username))
+	}
+	if d.param != "" {
+		fmt.Fprintf(&b, "query: {param: %s}\n", q(d.param))
+	}
+	b.WriteString("endpoints:\n")
+	for _, h := range d.hosts {
+		fmt.Fprintf(&b, "  - {host: %s", q(h))
+		if len(d.methods) > 0 {
+			fmt.Fprintf(&b, ", methods: %s", list(d.methods))
+		}
+		if len(d.paths) > 0 {
+			fmt.Fprintf(&b, ", paths: %s", list(d.paths))
+		}
+		b.WriteString("}\n")
+	}
+	a := s.source(name)
+	fmt.Fprintf(&b, "source: {age: {file: %s, identity: %s}}\n", q(a.File), q(a.Identity))
+	if d.env != "" {
+		fmt.Fprintf(&b, "placeholder: {env: %s}\n", q(d.env))
+	}
+	return []byte(b.String())
+}
+
+// writeDocument writes a credential file, which holds no secret, where there is
+// none yet.
+func writeDocument(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
+}

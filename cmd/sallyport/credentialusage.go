@@ -1,0 +1,136 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/audit"
+	"sallyport/audit/query"
+)
+
+// usageOut tells who used a credential, from the log.
+type usageOut struct {
+	Credential string     `json:"credential"`
+	Since      string     `json:"since,omitempty"`
+	Uses       int64      `json:"uses"`
+	Refused    int64      `json:"refused"`
+	Runs       []usedByIn `json:"runs"` // the last first
+}
+
+// usedByIn is the use by one run.
+type usedByIn struct {
+	Run     string    `json:"run"`
+	Cell    string    `json:"cell"`
+	Asker   string    `json:"asker,omitempty"` // who started the run
+	Uses    int64     `json:"uses"`
+	Refused int64     `json:"refused"`
+	Hosts   []string  `json:"hosts"`
+	First   time.Time `json:"first"`
+	Last    time.Time `json:"last"`
+}
+
+func newCredentialUsage() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "usage NAME",
+		Short: "Tell from the log which runs used a credential, when and how often",
+		Long: `Usage counts, by run, the requests that were admitted with a credential, and those that were
+refused because of it. It reads the log's files; nothing has to run for it.`,
+		Example: `  sallyport credential usage stripe-test
+  sallyport credential usage stripe-test --since 7d -o json`,
+	}
+	c.Flags().String("since", "", "from then on: 2h, 7d, a date, or an RFC 3339 time")
+	c.Flags().String("dir", "", "directory of the log; default: the instance's")
+	return credentialCommand(c, 1, func(c *cobra.Command, args []string) (usageOut, error) {
+		dir, _, err := auditDirOf(c)
+		if err != nil {
+			return usageOut{}, err
+		}
+		since, _ := c.Flags().GetString("since")
+		// The starts of runs say who asked for them.
+		text := "kind=admit,refuse,run.start"
+		if since != "" {
+			text += " since=" + since
+		}
+		f, err := query.Parse(text, time.Now())
+		if err != nil {
+			return usageOut{}, usage(hint(err, "sallyport credential usage %s --since 7d", args[0]))
+		}
+		out := usageOut{Credential: args[0], Since: since}
+		return out, out.count(dir, f)
+	}, printUsage)
+}
+
+func (u *usageOut) count(dir string, f query.Filter) error {
+	runs, askers := map[string]*usedByIn{}, map[string]string{}
+	for r, err := range query.Records(dir, f) {
+		if err != nil {
+			return err
+		}
+		if r.Kind == audit.RunStart {
+			var m struct {
+				Asker string `json:"asker"`
+			}
+			if json.Unmarshal(r.Data, &m) == nil {
+				askers[r.Run] = m.Asker
+			}
+			continue
+		}
+		if r.Credential != u.Credential {
+			continue
+		}
+		by := runs[r.Run+"\x00"+r.Cell]
+		if by == nil {
+			by = &usedByIn{Run: r.Run, Cell: r.Cell, First: r.Time, Hosts: []string{}}
+			runs[r.Run+"\x00"+r.Cell] = by
+		}
+		if r.Kind == audit.Admit {
+			by.Uses++
+			u.Uses++
+		} else {
+			by.Refused++
+			u.Refused++
+		}
+		by.Last = r.Time
+		if !slices.Contains(by.Hosts, r.Host) && len(by.Hosts) < maxUsageHosts {
+			by.Hosts = append(by.Hosts, r.Host)
+		}
+	}
+	u.Runs = []usedByIn{}
+	for _, by := range runs {
+		by.Asker = askers[by.Run]
+		u.Runs = append(u.Runs, *by)
+	}
+	slices.SortFunc(u.Runs, func(a, b usedByIn) int { return b.Last.Compare(a.Last) })
+	return nil
+}
+
+// maxUsageHosts bounds a list that a sandbox can lengthen by being refused.
+const maxUsageHosts = 16
+
+func printUsage(w io.Writer, u usageOut) error {
+	rows := [][]string{{"RUN", "BY", "USES", "REFUSED", "FIRST", "LAST", "HOST"}}
+	for _, r := range u.Runs {
+		host := ""
+		if len(r.Hosts) > 0 {
+			host = query.Fit(query.Printable(r.Hosts[0]), 24)
+		}
+		if more := len(r.Hosts) - 1; more > 0 {
+			host += fmt.Sprintf(" +%d", more)
+		}
+		rows = append(rows, []string{
+			query.Printable(r.Run), query.Fit(query.Printable(r.Asker), 12), strconv.FormatInt(r.Uses, 10), strconv.FormatInt(r.Refused, 10),
+			r.First.UTC().Format("01-02 15:04"), r.Last.UTC().Format("01-02 15:04"), host,
+		})
+	}
+	if err := printTable(w, rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%s: used %d times, refused %d times\n", u.Credential, u.Uses, u.Refused)
+	return err
+}
