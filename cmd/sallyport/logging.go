@@ -119,7 +119,7 @@ func anchorCommand(argv []string) audit.AnchorTo {
 // anchorURL posts each checkpoint to a URL, through the one door out; a status
 // of 2xx means kept.
 func anchorURL(url string, cfg dial.Config) (audit.AnchorTo, error) {
-	r, err := doorRule(url)
+	r, err := doorRule(policyfile.Ask{URL: url})
 	if err != nil {
 		return audit.AnchorTo{}, err
 	}
