@@ -235,12 +235,3 @@ func isStep(s string) bool {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"
 	return s != "" && s != "." && s != ".." && len(s) <= 253 && strings.Trim(s, plain) == ""
 }
-
-// prefixes reads a list of address ranges.
-func (f *file) prefixes(dst *[]netip.Prefix) func(ast.Node) {
-	return f.strs(func(n ast.Node, s string) {
-		if p, ok := f.prefix(n, s); ok {
-			*dst = append(*dst, p)
-		}
-	})
-}
