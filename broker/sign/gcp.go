@@ -93,9 +93,14 @@ func (g *gcpServiceAccount) Check(v secret.Value) error {
 	return checkSigns("RS256", secret.New([]byte(k.PrivateKey)))
 }
 
-// Shapes implements [Shaper]: the sandbox sees an access token.
-func (*gcpServiceAccount) Shapes(secret.Value) ([]string, error) {
-	return []string{"ya29." + strings.Repeat("a1B2c3D4", 16)}, nil
+// Shapes implements [Shaper]: the sandbox sees an access token, or the last part
+// of an id token, which has no dots.
+func (g *gcpServiceAccount) Shapes(secret.Value) ([]string, error) {
+	token := strings.Repeat("a1B2c3D4", 16)
+	if g.spec.Token != policyfile.GoogleID {
+		token = "ya29." + token
+	}
+	return []string{token}, nil
 }
 
 // Document implements [Documenter]: a key file with a key that is good for
