@@ -36,6 +36,12 @@ func (p *Policy) AboutAddr(a netip.Addr) []int32 {
 // address to what the rule admits.
 func (r *Rule) Opens(a netip.Addr) bool { return opens(r.Private, a) }
 
+// Touches reports whether a deny rule denies requests with the header and query
+// of req, whatever their method and path allow, or cannot judge their query.
+func (r *Rule) Touches(req *Request) bool {
+	return r.meets(req, InHeader) && (r.meets(req, InQuery) || r.judgesQuery() && target.AmbiguousQuery(req.Query))
+}
+
 // SpecialRanges returns the blocks of special-purpose addresses, for who has to
 // tell addresses apart as [Special] does.
 func SpecialRanges() []netip.Prefix {

@@ -215,10 +215,13 @@ func changeOf(c *prove.Change) policyChange {
 	out := policyChange{
 		Kind: string(c.Kind), Rule: c.Rule.ID, Where: c.Rule.Where, Hosts: c.Hosts, Ports: c.Ports, Methods: c.Methods, AllBut: c.Except,
 		Paths: c.Paths, Part: c.Part, Credential: c.Credential, Text: sentence(c),
-		Example: &changeExample{
-			Request: prove.Example{Request: c.Example.Request}.String(),
-			Old:     judgementOf(c.Example.Before), New: judgementOf(c.Example.After),
-		},
+	}
+	if c.Run {
+		return out
+	}
+	out.Example = &changeExample{
+		Request: prove.Example{Request: c.Example.Request}.String(),
+		Old:     judgementOf(c.Example.Before), New: judgementOf(c.Example.After),
 	}
 	if c.Carrying != prove.Requests {
 		out.Carrying = string(c.Carrying)

@@ -15,6 +15,8 @@ import (
 	"sallyport/audit/query"
 	"sallyport/rules"
 	"sallyport/rules/policyfile"
+	"sallyport/rules/prove"
+	"sallyport/rules/target"
 )
 
 // replay is what two policies say about what a log recorded.
@@ -36,7 +38,8 @@ type replay struct {
 	// policy decides now: they were made under another one.
 	Otherwise int `json:"otherwise"`
 
-	at map[string]int // of Changes and Undecided, by what they say
+	at     map[string]int       // of Changes and Undecided, by what they say
+	unseen map[target.Host]bool // hosts at which headers or a query decide
 }
 
 // replayChange is one question, with every record that asked it.
@@ -61,6 +64,7 @@ func replayDiff(c *cobra.Command, dir string, before, after *policyfile.PolicyFi
 	r := &replay{
 		Log: dir, Old: policyID{args[0], before.Name, before.Policy.Digest()}, New: policyID{args[1], after.Name, after.Policy.Digest()},
 		Changes: []replayChange{}, Undecided: []replayChange{}, Beside: map[string]int{}, Unreadable: map[string]int{}, at: map[string]int{},
+		unseen: map[target.Host]bool{},
 	}
 	if err := r.read(query.Records(dir, query.Filter{}), before.Policy, after.Policy); err != nil {
 		return usage(hint(err, "%s OLD NEW --replay DIR, where DIR holds segments of a log", c.CommandPath()))
@@ -130,6 +134,10 @@ func (r *replay) put(rec *audit.Record, req rules.Request, before, after *rules.
 		r.Otherwise++
 	}
 	kind := replayKind(&old, &now)
+	if req.Question == rules.Fetch && r.unseenAt(req.Endpoint.Host, before, after) {
+		r.add("undecided", rec, old, now, "rules about this host ask for headers or a query, which a record does not hold")
+		return
+	}
 	if req.Question == rules.Fetch {
 		other := req
 		other.Secure = !req.Secure
@@ -143,6 +151,15 @@ func (r *replay) put(rec *audit.Record, req rules.Request, before, after *rules.
 		return
 	}
 	r.add(kind, rec, old, now, "")
+}
+
+func (r *replay) unseenAt(h target.Host, before, after *rules.Policy) bool {
+	unseen, known := r.unseen[h]
+	if !known {
+		unseen = prove.Unseen(before, after, h)
+		r.unseen[h] = unseen
+	}
+	return unseen
 }
 
 func (r *replay) add(kind string, rec *audit.Record, old, now rules.Decision, why string) {

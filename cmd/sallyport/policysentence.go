@@ -76,6 +76,9 @@ func about(c *prove.Change) string {
 	case len(c.Paths) > 1:
 		b.WriteString(", paths " + strings.Join(c.Paths, " "))
 	}
+	if c.Facts {
+		b.WriteString(", with headers or a query like those of the example")
+	}
 	if c.Plain {
 		b.WriteString(", over plain HTTP")
 	}
@@ -123,6 +126,9 @@ func limitSentence(c *prove.Change) string {
 	var parts []string
 	for _, l := range c.Limits {
 		parts = append(parts, fmt.Sprintf("%s %s → %s", l.Name, rateWords(l.Name, l.Old), rateWords(l.Name, l.New)))
+	}
+	if c.Run {
+		return fmt.Sprintf("%s: %s, for all rules of a run together.", upperFirst(word), strings.Join(parts, ", "))
 	}
 	was := ""
 	if c.Was.ID != c.Rule.ID {

@@ -33,7 +33,7 @@ const (
 type view struct {
 	carriage carriage
 	allows   []*rules.Rule // about requests
-	denies   []*rules.Rule // about requests, with methods or paths
+	denies   []*rules.Rule // about requests, with methods, paths or conditions
 	// speaks is the rule that carries a stream which nobody looks into.
 	speaks *rules.Rule
 }
@@ -83,7 +83,7 @@ func (s *side) view(c cell) view {
 		case allowsAt(r, c):
 			blind = append(blind, r)
 		case !deniesAt(r, c):
-		case len(r.Methods) == 0 && len(r.Paths) == 0:
+		case len(r.Methods)+len(r.Paths)+len(r.Conditions) == 0:
 			return view{}
 		default:
 			v.denies = append(v.denies, r)
@@ -124,10 +124,12 @@ func carries(blind, seen []*rules.Rule) (carriage, *rules.Rule) {
 	}
 }
 
-// ask is about the requests at a cell with one method, in TLS or not.
+// ask is about the requests at a cell with one method, in TLS or not, and with
+// one header and query.
 type ask struct {
 	method string
 	plain  bool
+	facts  *rules.Request // nil for none
 	// credential, if not empty, is what a request must be granted to count as
 	// admitted.
 	credential string
@@ -147,8 +149,11 @@ func (v *view) admits(a ask) (s set, ok bool) {
 	if v.carriage != inspected || rules.NeverAdmitted(a.method) || a.credential != "" && a.plain {
 		return s, false
 	}
+	if a.facts == nil {
+		a.facts = &rules.Request{}
+	}
 	for _, r := range v.denies {
-		if len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method) {
+		if len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method) || !r.Touches(a.facts) {
 			continue
 		}
 		if len(r.Paths) == 0 {
@@ -158,7 +163,7 @@ func (v *view) admits(a ask) (s set, ok bool) {
 	}
 	for _, r := range v.allows {
 		switch {
-		case len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method):
+		case len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method), !r.MeetsConditions(a.facts):
 		case a.plain && r.Credential != "":
 			// What would be granted a credential is refused in plain.
 			if len(r.Paths) == 0 {

@@ -58,7 +58,10 @@ type Change struct {
 	Paths   []string // none for every path
 	// TwoReadings: it is only about paths that servers read in two ways.
 	TwoReadings bool
-	Plain       bool // it is only about plain HTTP
+	// Facts: it is only about requests with some headers or some queries, as its
+	// Example has.
+	Facts bool
+	Plain bool // it is only about plain HTTP
 	// Into: it is only about names that resolve to addresses in these ranges.
 	Into []netip.Prefix
 	// From is when it begins, in seconds since the Unix epoch; 0 for always.
@@ -68,7 +71,9 @@ type Change struct {
 	Limits     []LimitChange
 	// With is the other rule where two rules count apart what one counted, or
 	// one counts what two did; Limits are empty then.
-	With    *rules.Rule
+	With *rules.Rule
+	// Run: the limits are those of a run over all rules; Rule is empty then.
+	Run     bool
 	Example Witness
 }
 
@@ -120,7 +125,7 @@ func Compare(before, after *rules.Policy) ([]Change, error) {
 	slices.Sort(x.credentials)
 	x.credentials = slices.Compact(x.credentials)
 	var all []Change
-	for _, step := range []func() ([]Change, error){x.gained, x.granted, x.ownKeys, x.limits} {
+	for _, step := range []func() ([]Change, error){x.gained, x.granted, x.ownKeys, x.limits, x.totals} {
 		list, err := step()
 		if err != nil {
 			return nil, err
@@ -133,6 +138,15 @@ func Compare(before, after *rules.Policy) ([]Change, error) {
 	}
 	slices.SortStableFunc(all, func(a, b Change) int { return slices.Index(order, a.Kind) - slices.Index(order, b.Kind) })
 	return all, nil
+}
+
+// Unseen reports whether what two policies say about requests to a host differs
+// and depends on headers or a query: who does not know those cannot tell in what.
+func Unseen(before, after *rules.Policy, h target.Host) bool {
+	old, new := newSide(before), newSide(after)
+	a, b := append(old.about(h), old.ranges...), append(new.about(h), new.ranges...)
+	asks := func(r *rules.Rule) bool { return len(r.Conditions) > 0 }
+	return !alike(a, b) && (slices.ContainsFunc(a, asks) || slices.ContainsFunc(b, asks))
 }
 
 func newSide(p *rules.Policy) side {

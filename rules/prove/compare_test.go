@@ -38,6 +38,7 @@ func brief(c *prove.Change) string {
 	parts = append(parts, fmt.Sprint(c.Ports))
 	parts = append(parts, c.Paths...)
 	add(c.TwoReadings, "two readings")
+	add(c.Facts, "with some headers or queries")
 	add(c.Plain, "plain")
 	add(len(c.Into) > 0, fmt.Sprint("into ", c.Into))
 	add(c.From > 0, fmt.Sprint("from ", c.From))
@@ -66,6 +67,9 @@ func TestCompare(t *testing.T) {
 			out = append(out, netip.MustParsePrefix(s))
 		}
 		return out
+	}
+	header := func(name string, test rules.Test, value string) []rules.Condition {
+		return []rules.Condition{{In: rules.InHeader, Name: name, Test: test, Value: value}}
 	}
 	limited := func(id string, r rules.Limits, p ...string) rules.Rule {
 		return allow(rules.Rule{ID: id, Hosts: hosts("api.test"), Methods: get, Paths: paths(p...), Limits: r})
@@ -181,6 +185,23 @@ func TestCompare(t *testing.T) {
 			"counted apart", []rules.Rule{limited("l", minute(60), "/a", "/b")},
 			[]rules.Rule{limited("l", minute(60), "/a"), limited("m", minute(60), "/b")},
 			[]string{"limit_loosened m api.test [443] with l: GET https://api.test/b"},
+		},
+		{
+			"a condition", []rules.Rule{any}, []rules.Rule{change(any, func(r *rules.Rule) { r.Conditions = header("X-Mode", rules.Equals, "dry") })},
+			[]string{"newly_denied any api.test [443]: GET https://api.test/"},
+		},
+		{
+			"another value", []rules.Rule{change(any, func(r *rules.Rule) { r.Conditions = header("X-Mode", rules.Equals, "dry") })},
+			[]rules.Rule{change(any, func(r *rules.Rule) { r.Conditions = header("X-Mode", rules.Equals, "wet") })},
+			[]string{
+				"newly_allowed any api.test [443] with some headers or queries: GET https://api.test/ (X-Mode: wet)",
+				"newly_denied any api.test [443] with some headers or queries: GET https://api.test/ (X-Mode: dry)",
+			},
+		},
+		{
+			"a denied query", []rules.Rule{any},
+			[]rules.Rule{any, {ID: "no", Hosts: hosts("api.test"), Conditions: []rules.Condition{{In: rules.InQuery, Name: "debug", Test: rules.Present}}}},
+			[]string{"newly_denied any api.test [443] with some headers or queries: GET https://api.test/?debug=any"},
 		},
 		{
 			"what a rule only observes is admitted", []rules.Rule{change(api, func(r *rules.Rule) { r.Observe = true })},
@@ -347,6 +368,78 @@ func TestCompareTellsEveryDifference(t *testing.T) {
 			c := &changes[i]
 			if c.Kind != prove.OwnKeyAllowed && c.Kind != prove.OwnKeyDenied && !covers(c, &c.Example) {
 				t.Fatalf("%s: its example is none of it", brief(c))
+			}
+		}
+	})
+}
+
+// TestCompareTellsConditionsApart is the same for headers and queries.
+func TestCompareTellsConditionsApart(t *testing.T) {
+	var all []prove.Witness
+	for _, query := range []string{"", "a=1", "a=2", "a=3", "a=1&a=2", "a=1&a=9", "a[]=1", "A=2", "a=1;b", ";", "b=1", "a=1&b=1"} {
+		for _, h := range []map[string][]string{
+			nil, {"X-A": {"1"}}, {"X-A": {"2"}}, {"X-A": {"1", "2"}}, {"X_a": {"1"}}, {"X-A": {"1, 2"}}, {"X-A": {"3"}, "B": {"1"}}, {"B": {"1"}},
+		} {
+			for _, path := range []string{"/", "/a", "/a/../a"} {
+				p, err := target.ParsePath(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range []string{"GET", "POST"} {
+					r := rules.Request{Question: rules.Fetch, Method: m, Path: p, Secure: true, Query: query, Header: h}
+					r.Endpoint = target.Endpoint{Host: hosts("a.test")[0].Host, Port: 443}
+					all = append(all, prove.Witness{Request: r})
+				}
+			}
+		}
+	}
+	one := rapid.Custom(func(t *rapid.T) rules.Rule {
+		r := anyRule.Draw(t, "rule")
+		r.Hosts, r.Private, r.Raw, r.TLS, r.Expires = hosts("a.test"), nil, false, rules.InspectTLS, 0
+		for _, n := range []rules.Condition{{In: rules.InQuery, Name: "a"}, {In: rules.InHeader, Name: "X-A"}, {In: rules.InHeader, Name: "B"}} {
+			switch rapid.IntRange(0, 7).Draw(t, "condition") {
+			case 0:
+				n.Test = rules.Present
+			case 1:
+				n.Test = rules.Absent
+			case 2, 3:
+				n.Test, n.Value = rules.Equals, rapid.SampledFrom([]string{"1", "2"}).Draw(t, "value")
+			default:
+				continue
+			}
+			r.Conditions = append(r.Conditions, n)
+		}
+		return r
+	})
+	policy := func(t *rapid.T, label string) *rules.Policy {
+		var kept []rules.Rule
+		p, err := rules.Compile(rules.Source{Digest: "sha256:00"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rapid.SliceOfN(one, 0, 4).Draw(t, label) {
+			if q, err := rules.Compile(rules.Source{Digest: "sha256:00", Rules: append(slices.Clone(kept), r)}); err == nil {
+				kept, p = append(kept, r), q
+			}
+		}
+		return p
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		old, new := policy(t, "old"), policy(t, "new")
+		changes, err := prove.Compare(old, new)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range all {
+			w := &all[i]
+			_, was := prove.Admitted(old.Loosest(), w)
+			_, is := prove.Admitted(new.Loosest(), w)
+			kind := prove.NewlyAllowed
+			if was {
+				kind = prove.NewlyDenied
+			}
+			if was != is && !slices.ContainsFunc(changes, func(c prove.Change) bool { return c.Kind == kind && covers(&c, w) }) {
+				t.Fatalf("%s (%v, %q) is %s, and not told", w, w.Request.Header, w.Request.Query, kind)
 			}
 		}
 	})

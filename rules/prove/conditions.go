@@ -86,7 +86,7 @@ func (f fields) request() (req rules.Request) {
 		if req.Header == nil {
 			req.Header = map[string][]string{}
 		}
-		req.Header[x.Name] = []string{x.value}
+		req.Header[x.Name] = append(req.Header[x.Name], x.value)
 	}
 	req.Query = strings.Join(query, "&")
 	return req

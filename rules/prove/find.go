@@ -19,6 +19,7 @@ type part struct {
 	method     string
 	carrying   Carrying
 	twice      bool // paths with two readings
+	facts      bool // with some headers and queries only
 	plain      bool
 	into       netip.Prefix
 }
@@ -149,14 +150,10 @@ func (f *finder) lookAt(h hostOf) error {
 	return nil
 }
 
-// canCompare refuses what is not compared: rules that ask for headers or a
-// query, where anything near them differs, and what narrows a run.
+// canCompare refuses what narrows one run.
 func canCompare(lists ...[]*rules.Rule) error {
 	for _, r := range slices.Concat(lists...) {
-		switch {
-		case len(r.Conditions) > 0:
-			return fmt.Errorf("rule %q (%s) asks for headers or a query, and what differs near it is not compared", r.ID, r.Where)
-		case r.Scope == rules.RunScope:
+		if r.Scope == rules.RunScope {
 			return fmt.Errorf("rule %q (%s) narrows a run: compare the policies themselves", r.ID, r.Where)
 		}
 	}
@@ -246,11 +243,32 @@ func (f *finder) at(pattern string, c cell, into netip.Prefix) error {
 	case has.carriage != inspected:
 		return nil
 	}
+	kinds, err := facts(f.nearAddr(c)...)
+	if err != nil {
+		return err
+	}
+	for i := range kinds {
+		if !f.rule.MeetsConditions(&kinds[i]) {
+			continue
+		}
+		if f.cells++; f.cells > maxCells {
+			return errTooLarge
+		}
+		p.facts = i > 0
+		if err := f.withFacts(p, c, &has, &lacks, &kinds[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withFacts compares both policies at a cell for one header and query.
+func (f *finder) withFacts(p part, c cell, has, lacks *view, kind *rules.Request) error {
 	for _, m := range f.domain {
 		first := c.port == 80 && f.rule.Credential == "" // which scheme is at home here
 		for _, plain := range []bool{first, !first} {
 			p.method, p.plain = m, plain != first && plain
-			if err := f.requests(p, c, &has, &lacks, ask{m, plain, f.credential}); err != nil {
+			if err := f.requests(p, c, has, lacks, ask{method: m, plain: plain, facts: kind, credential: f.credential}); err != nil {
 				return err
 			}
 		}
@@ -305,6 +323,15 @@ func witness(c cell, method string, plain bool, p target.Path) Witness {
 	}}
 }
 
+// witnessOf is a request as it is asked about.
+func witnessOf(c cell, a ask, p target.Path) Witness {
+	w := witness(c, a.method, a.plain, p)
+	if a.facts != nil {
+		w.Request.Header, w.Request.Query = a.facts.Header, a.facts.Query
+	}
+	return w
+}
+
 // requests looks at the requests that the rule admits at a cell.
 func (f *finder) requests(p part, c cell, has, lacks *view, a ask) error {
 	if !a.plain && lacks.carriage > inspected && a.credential == "" {
@@ -357,7 +384,7 @@ func (f *finder) paths(p part, c cell, a ask, admits, lost *set, within []rules.
 	if err != nil || !found {
 		return err
 	}
-	return f.add(p, c, witness(c, a.method, a.plain, path))
+	return f.add(p, c, witnessOf(c, a, path))
 }
 
 // twoReadings looks at the paths that no pattern can judge.
@@ -367,16 +394,23 @@ func (f *finder) twoReadings(p part, c cell, a ask, admits, lost *set) error {
 		return nil
 	}
 	p.twice = true
-	return f.add(p, c, witness(c, a.method, a.plain, mustPath("/any/../any")))
+	return f.add(p, c, witnessOf(c, a, mustPath("/any/../any")))
 }
 
 // known reports whether p, or something that holds it, has been found for a
 // time or an earlier one.
 func (f *finder) known(p part, now int64) bool {
-	seen, anywhere, both := p, p, p
-	seen.plain, anywhere.into = false, netip.Prefix{}
-	both.plain, both.into = false, netip.Prefix{}
-	for _, q := range []part{p, seen, anywhere, both} {
+	for n := range 8 {
+		q := p
+		if n&1 > 0 {
+			q.plain = false
+		}
+		if n&2 > 0 {
+			q.into = netip.Prefix{}
+		}
+		if n&4 > 0 {
+			q.facts = false
+		}
 		if i, ok := f.found[q]; ok && f.findings[i].from <= now {
 			return true
 		}

@@ -16,7 +16,7 @@ func (f *finder) changes() []Change {
 	for _, x := range f.findings {
 		c := Change{
 			Kind: f.kind, Rule: *f.rule, Carrying: x.carrying, Hosts: []string{x.host}, Ports: []uint16{x.port},
-			TwoReadings: x.twice, Plain: x.plain, From: x.from, Part: f.same[partAt{x.part, x.from}], Credential: f.credential, Example: x.witness,
+			TwoReadings: x.twice, Facts: x.facts, Plain: x.plain, From: x.from, Part: f.same[partAt{x.part, x.from}], Credential: f.credential, Example: x.witness,
 		}
 		if x.method != "" {
 			c.Methods = []string{x.method}
@@ -68,7 +68,9 @@ func portsOf(c *Change) string   { return fmt.Sprint(c.Ports) }
 func pathsOf(c *Change) string   { return strings.Join(c.Paths, " ") }
 func intoOf(c *Change) string    { return fmt.Sprint(c.Into) }
 func methodsOf(c *Change) string { return fmt.Sprint(c.Except, c.Methods) }
-func restOf(c *Change) string    { return fmt.Sprint(c.Carrying, c.TwoReadings, c.Plain, c.From, c.Part) }
+func restOf(c *Change) string {
+	return fmt.Sprint(c.Carrying, c.TwoReadings, c.Facts, c.Plain, c.From, c.Part)
+}
 
 func pathsGiven(c *Change) bool { return len(c.Paths) > 0 }
 func intoGiven(c *Change) bool  { return len(c.Into) > 0 }

@@ -176,10 +176,15 @@ func (l *limiter) meetAt(old, r *rules.Rule, c cell, before, after *view) (w Wit
 		w = Witness{Addr: c.addr, Request: rules.Request{Question: rules.Connect, Endpoint: witness(c, "", false, rootPath()).Request.Endpoint, Now: c.now}}
 		return w, before.speaks == old && after.speaks == r, l.verify(LimitChanged, &w)
 	}
+	kinds, err := facts(l.nearAddr(c)...)
+	if err != nil {
+		return w, false, err
+	}
 	for _, m := range l.methodsNamedAndOne() {
-		for _, plain := range []bool{false, true} {
-			s, ok := before.only(old, ask{method: m, plain: plain})
-			t, ok2 := after.only(r, ask{method: m, plain: plain})
+		for i := range 2 * len(kinds) {
+			a := ask{method: m, plain: i%2 == 1, facts: &kinds[i/2]}
+			s, ok := before.only(old, a)
+			t, ok2 := after.only(r, a)
 			if !ok || !ok2 {
 				continue
 			}
@@ -188,12 +193,32 @@ func (l *limiter) meetAt(old, r *rules.Rule, c cell, before, after *view) (w Wit
 				return w, false, err
 			}
 			if found {
-				w = witness(c, m, plain, p)
+				w = witnessOf(c, a, p)
 				return w, true, l.verify(LimitChanged, &w)
 			}
 		}
 	}
 	return w, false, nil
+}
+
+// totals compares the limits of a run over all rules.
+func (x *comparer) totals() ([]Change, error) {
+	var none rules.Totals
+	old, new := x.old.policy.Totals(), x.new.policy.Totals()
+	if old == nil {
+		old = &none
+	}
+	if new == nil {
+		new = &none
+	}
+	var out []Change
+	was, is := old.All(), new.All()
+	for i := range was {
+		if list := limitChanges(was[i].Limits, is[i].Limits); len(list) > 0 {
+			out = append(out, Change{Kind: kindOf(list), Run: true, Limits: list})
+		}
+	}
+	return out, nil
 }
 
 func (x *comparer) methodsNamedAndOne() []string {
@@ -208,7 +233,7 @@ func (v *view) only(r *rules.Rule, a ask) (s set, ok bool) {
 	case !slices.Contains(v.allows, r):
 		return s, false
 	}
-	if s, ok = v.admits(a); !ok || len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method) || a.plain && r.Credential != "" {
+	if s, ok = v.admits(a); !ok || a.facts != nil && !r.MeetsConditions(a.facts) || len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method) || a.plain && r.Credential != "" {
 		return s, false
 	}
 	s.in, s.all = r.Paths, len(r.Paths) == 0

@@ -77,17 +77,32 @@ func (x *comparer) both(r *rules.Rule, h hostOf, guards, open *side) (w Witness,
 			if a, ok := h.host.Addr(); ok {
 				c.addr = a
 			}
-			v, u := open.view(c), guards.view(c)
-			for _, m := range x.methodsOf(r) {
-				s, ok := v.only(r, ask{method: m})
-				t, ok2 := u.admits(ask{method: m})
-				if !ok || !ok2 || v.carriage != inspected {
-					continue
-				}
-				p, found, err := s.common(&t, nil)
-				if found || err != nil {
-					return witness(c, m, false, p), found, err
-				}
+			w, found, err = x.bothAt(r, c, guards, open)
+			if found || err != nil {
+				return w, found, err
+			}
+		}
+	}
+	return w, false, nil
+}
+
+func (x *comparer) bothAt(r *rules.Rule, c cell, guards, open *side) (w Witness, found bool, err error) {
+	v, u := open.view(c), guards.view(c)
+	kinds, err := facts(x.nearAddr(c)...)
+	if err != nil || v.carriage != inspected {
+		return w, false, err
+	}
+	for _, m := range x.methodsOf(r) {
+		for i := range kinds {
+			a := ask{method: m, facts: &kinds[i]}
+			s, ok := v.only(r, a)
+			t, ok2 := u.admits(a)
+			if !ok || !ok2 {
+				continue
+			}
+			p, found, err := s.common(&t, nil)
+			if found || err != nil {
+				return witnessOf(c, a, p), found, err
 			}
 		}
 	}
