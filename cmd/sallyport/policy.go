@@ -25,7 +25,7 @@ func newPolicy() *cobra.Command {
 	}
 	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")
 	c.AddCommand(newPolicyLint(), newPolicyTest(), newPolicyExplain(), newPolicyProve(), newPolicyShow(), newPolicyReload())
-	c.AddCommand(newPolicyDiff(), newPolicyFmt())
+	c.AddCommand(newPolicyDiff(), newPolicyFmt(), newPolicySuggest())
 	return c
 }
 

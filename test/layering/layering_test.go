@@ -24,6 +24,7 @@ var allowed = map[string][]string{
 	"rules/target":     {},
 	"rules":            {"rules/target"},
 	"rules/prove":      {"rules", "rules/target"},
+	"rules/suggest":    {"rules", "rules/target"},
 	"rules/preset":     {},
 	"rules/detect":     {"rules/target"},
 	"rules/policyfile": {"rules", "rules/target", "rules/prove", "rules/preset", "rules/detect"},
@@ -138,7 +139,7 @@ func TestImportsGoOneWay(t *testing.T) {
 
 // pure rooms decide; they may not be able to do anything.
 func TestPureRoomsImportNothingThatActs(t *testing.T) {
-	pure := []string{"rules", "rules/target", "rules/policyfile", "rules/prove", "rules/preset", "rules/detect", "proxy/sniff"}
+	pure := []string{"rules", "rules/target", "rules/policyfile", "rules/prove", "rules/suggest", "rules/preset", "rules/detect", "proxy/sniff"}
 	deny := []string{"net", "net/http", "os", "os/exec", "log/slog", "syscall", "golang.org/x/sys/unix"}
 	seen := 0
 	for _, s := range sources(t, parser.ImportsOnly) {

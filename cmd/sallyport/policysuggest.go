@@ -1,0 +1,347 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/audit"
+	"sallyport/audit/query"
+	"sallyport/rules"
+	"sallyport/rules/policyfile"
+	"sallyport/rules/suggest"
+)
+
+func newPolicySuggest() *cobra.Command {
+	var from, path, filter, run string
+	c := &cobra.Command{
+		Use:   "suggest --from LOG",
+		Short: "Suggest rules for what a log says was denied, or only observed",
+		Long: `Suggest prints a policy with the smallest rules that admit what was denied, or let through by
+mode: observe or learn: hosts, ports, methods, and paths in which ids are stars. Each reason is
+TODO, so that policy lint --strict refuses the file until a person has written why. Nobody but
+the sandbox chose what it asked for: read each rule as if it were an attacker's wish.
+What a deny rule, a floor or a guard refused on purpose is never suggested, and told. With -p
+only what that policy does not admit now is suggested, and what it refuses on purpose is told.
+Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file that is wrong.`,
+		Example: `  sallyport policy suggest --from /var/lib/sallyport/audit
+  sallyport policy suggest --from ./audit -p policy.yaml --run 01JJX0000000000000000000H0
+  sallyport policy suggest --from ./audit --filter 'since=2h host~example'`,
+		Args: exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			asJSON, err := outputJSON(c)
+			if err != nil {
+				return err
+			}
+			if from == "" {
+				return usage(hint(errors.New("no log is named"), "%s --from DIR", c.CommandPath()))
+			}
+			f, err := query.Parse(filter, time.Now())
+			if err != nil {
+				return usage(hint(err, "%s --from DIR --filter 'since=2h'", c.CommandPath()))
+			}
+			var p *policyfile.PolicyFile
+			if path != "" {
+				if p, err = readPolicyFile(c, path); err != nil {
+					return usage(err)
+				}
+			}
+			s := &suggestion{Log: from, Rules: []suggestedRule{}, Left: []leftOut{}, run: run, policy: p, at: map[string]int{}}
+			if err := s.read(query.Records(from, f)); err != nil {
+				return usage(hint(err, "%s --from DIR, where DIR holds segments of a log", c.CommandPath()))
+			}
+			if err := s.suggest(); err != nil {
+				return err
+			}
+			if asJSON {
+				return printSafe(c.OutOrStdout(), s)
+			}
+			_, err = io.WriteString(c.OutOrStdout(), s.Policy)
+			return err
+		},
+	}
+	c.Flags().StringVar(&from, "from", "", "directory of the log")
+	c.Flags().StringVarP(&path, "policy", "p", "", "policy file that the rules are to go into")
+	c.Flags().StringVar(&run, "run", "", "only what this run asked for")
+	c.Flags().StringVar(&filter, "filter", "", "only records that match, as for audit query")
+	addOutput(c)
+	return c
+}
+
+// suggestion is what suggest answers.
+type suggestion struct {
+	Log   string          `json:"log"`
+	Rules []suggestedRule `json:"rules"`
+	// Left is what no rule is suggested for, with why.
+	Left []leftOut `json:"not_suggested"`
+	// Allowed counts what the policy of -p admits by now.
+	Allowed int `json:"allowed_by_now"`
+	// Unreadable counts records that do not hold enough to be asked again.
+	Unreadable int `json:"unreadable"`
+	// Policy is a policy file with the rules.
+	Policy string `json:"policy"`
+
+	run    string
+	policy *policyfile.PolicyFile
+	seen   []suggest.Seen
+	at     map[string]int
+}
+
+type suggestedRule struct {
+	Rule    string   `json:"rule"`
+	Host    string   `json:"host"`
+	Port    uint16   `json:"port"`
+	Methods []string `json:"methods,omitempty"`
+	Paths   []string `json:"paths,omitempty"`
+	Raw     bool     `json:"any_bytes,omitempty"`
+	Count   int      `json:"count"`
+	First   string   `json:"first"`
+}
+
+type leftOut struct {
+	Asked string `json:"asked"`
+	Count int    `json:"count"`
+	First string `json:"first"`
+	Why   string `json:"why"`
+}
+
+const maxSeen = 50_000
+
+// read collects what was refused or observed, each question once.
+func (s *suggestion) read(recs iter.Seq2[audit.Record, error]) error {
+	for rec, err := range recs {
+		if _, bad := errors.AsType[*query.LineError](err); bad {
+			s.Unreadable++
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if s.run != "" && rec.Run != s.run || !query.Denied(&rec) && rec.WouldDeny == "" || rec.Kind == audit.Done && rec.Verdict != rules.Deny.String() || reflex(&rec) {
+			continue
+		}
+		req, err := requestOf(&rec)
+		if err != nil {
+			s.Unreadable++
+			continue
+		}
+		s.add(&rec, req)
+		if len(s.seen) > maxSeen {
+			return fmt.Errorf("more than %d different requests were refused; narrow the log down with --run or --filter", maxSeen)
+		}
+	}
+	return nil
+}
+
+func (s *suggestion) add(rec *audit.Record, req rules.Request) {
+	reason := rec.Reason
+	if rec.WouldDeny != "" {
+		reason = rec.WouldDeny
+	}
+	key := fmt.Sprintf("%s %s %s", asked(rec), reason, rec.Rule)
+	if i, ok := s.at[key]; ok {
+		s.seen[i].Count++
+		return
+	}
+	seen := suggest.Seen{
+		Request: req, Reason: rules.Reason(reason), Rule: rec.Rule, Where: rec.Where, Scope: rec.Scope, Count: 1, First: rec.ID,
+	}
+	if rec.Ref != "" {
+		seen.First = rec.Ref
+	}
+	s.at[key] = len(s.seen)
+	s.seen = append(s.seen, seen)
+}
+
+// suggest makes rules of what was seen, and the file that they stand in.
+func (s *suggestion) suggest() error {
+	var taken []string
+	if s.policy != nil {
+		s.judgeNow()
+		for _, r := range s.policy.Policy.Rules() {
+			taken = append(taken, r.ID)
+		}
+	}
+	list, left := suggest.Rules(s.seen, taken)
+	list, more, err := s.fitting(list)
+	if err != nil {
+		return err
+	}
+	left = append(left, more...)
+	for i := range list {
+		r := &list[i]
+		s.Rules = append(s.Rules, suggestedRule{r.ID, r.Host.String(), r.Port, r.Methods, r.Paths, r.Raw, r.Count(), r.Seen[0].First})
+	}
+	for i := range left {
+		l := &left[i]
+		s.Left = append(s.Left, leftOut{questionText(&l.Request), l.Count, l.First, l.Why})
+	}
+	text := suggestedText(list, s.credentials())
+	if _, err := policyfile.ReadPolicy(policyfile.Input{Name: "suggested.yaml", Data: text}, nil); err != nil {
+		return fmt.Errorf("what is suggested does not load: %w", err)
+	}
+	s.Policy = s.head() + string(text)
+	return nil
+}
+
+// judgeNow asks the policy that the rules are to go into about what was seen.
+func (s *suggestion) judgeNow() {
+	kept := s.seen[:0]
+	now := time.Now().Unix()
+	for _, seen := range s.seen {
+		req := seen.Request
+		req.Now = now
+		p := s.policy.Policy.Enforced()
+		switch d := decideAgain(p, req); {
+		case d.Verdict != rules.Deny && seen.Reason == rules.PrivateIP:
+			kept = append(kept, seen) // the policy admitted the name before, too
+		case d.Verdict != rules.Deny:
+			s.Allowed += seen.Count
+		default:
+			seen.Reason, seen.Rule, seen.Where, seen.Scope = d.Reason, d.Rule, d.Where, d.Scope
+			kept = append(kept, seen)
+		}
+	}
+	s.seen = kept
+}
+
+// fitting leaves out rules that cannot stand beside those of the policy.
+func (s *suggestion) fitting(list []suggest.Rule) (fit []suggest.Rule, left []suggest.Left, err error) {
+	if s.policy == nil {
+		return list, nil, nil
+	}
+	p := s.policy.Policy
+	for i := range list {
+		one, err := policyfile.ParsePolicy("suggested.yaml", suggestedText(list[i:i+1], nil), nil)
+		if err != nil {
+			return nil, nil, fmt.Errorf("what is suggested does not load: %w", err)
+		}
+		with, err := p.With(one.Rules())
+		if err != nil {
+			why := strings.ReplaceAll(err.Error(), "\n", "; ")
+			for _, seen := range list[i].Seen {
+				left = append(left, suggest.Left{Seen: seen, Why: "a rule for it cannot stand beside the others: " + why})
+			}
+			continue
+		}
+		p, fit = with, append(fit, list[i])
+	}
+	return fit, left, nil
+}
+
+// credentials are those that the policy grants, by host.
+func (s *suggestion) credentials() map[string]string {
+	if s.policy == nil {
+		return nil
+	}
+	out := map[string]string{}
+	for _, r := range s.policy.Policy.Rules() {
+		for _, h := range r.Hosts {
+			if r.Credential != "" {
+				out[h.String()] = r.Credential
+			}
+		}
+	}
+	return out
+}
+
+// head says in comments where the rules are from and what is left out.
+func (s *suggestion) head() string {
+	var b bytes.Buffer
+	line := func(format string, args ...any) {
+		printWrapped(&b, "# ", query.Printable(fmt.Sprintf(format, args...)))
+	}
+	line("Suggested from %s. Nobody has reviewed it: write each reason, or take the rule out.", s.Log)
+	if s.Allowed > 0 {
+		line("%d requests are allowed by now.", s.Allowed)
+	}
+	if s.Unreadable > 0 {
+		line("%d records do not hold enough to be looked at.", s.Unreadable)
+	}
+	if len(s.Left) > 0 {
+		line("Not suggested:")
+	}
+	for _, l := range s.Left {
+		line("- %s (%s, first %s): %s", l.Asked, times(l.Count), l.First, l.Why)
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// questionText writes what was asked as a policy's tests do.
+func questionText(r *rules.Request) string {
+	switch r.Question {
+	case rules.Resolve:
+		return "name " + r.Endpoint.Host.String()
+	case rules.Fetch:
+		scheme, port := "https", uint16(443)
+		if !r.Secure {
+			scheme, port = "http", 80
+		}
+		return fmt.Sprintf("%s %s://%s%s", r.Method, scheme, r.Endpoint.Authority(port), r.Path)
+	default:
+		return "stream " + r.Endpoint.String()
+	}
+}
+
+// shownTests is how many of the requests that a rule admits become its tests.
+const shownTests = 3
+
+// suggestedText writes rules as a policy file, with some of what was seen as its
+// tests.
+func suggestedText(list []suggest.Rule, credentials map[string]string) []byte {
+	var b, tests bytes.Buffer
+	b.WriteString("apiVersion: " + policyfile.APIVersion + "\nkind: Policy\nmetadata: {name: suggested}\nrules:")
+	if len(list) == 0 {
+		b.WriteString(" []")
+	}
+	b.WriteByte('\n')
+	for i := range list {
+		r := &list[i]
+		fmt.Fprintf(&b, "- id: %s\n", r.ID)
+		fmt.Fprintf(&b, "  reason: %q\n", fmt.Sprintf("TODO say why; asked for %s, first in %s (%s)", times(r.Count()), r.Seen[0].First, r.Seen[0].Reason))
+		if c := credentials[r.Host.String()]; c != "" {
+			fmt.Fprintf(&b, "  # other rules grant credential %s on this host; this one grants none\n", c)
+		}
+		fmt.Fprintf(&b, "  allow: {host: %q, ports: [%d]", r.Host, r.Port)
+		if r.Raw {
+			b.WriteString(", protocol: tcp}\n")
+			fmt.Fprintf(&tests, "- {connect: %q, expect: allow, rule: %q}\n", r.Seen[0].Request.Endpoint, r.ID)
+			continue
+		}
+		fmt.Fprintf(&b, ", methods: %s, paths: %s}\n", quotedList(r.Methods), quotedList(r.Paths))
+		for _, s := range r.Seen[:min(len(r.Seen), shownTests)] {
+			fmt.Fprintf(&tests, "- {request: %q, expect: allow, rule: %q}\n", questionText(&s.Request), r.ID)
+		}
+	}
+	if tests.Len() > 0 {
+		b.WriteString("tests:\n")
+		b.Write(tests.Bytes())
+	}
+	out, err := policyfile.Format("suggested.yaml", b.Bytes())
+	if err != nil {
+		return b.Bytes() // reading it tells what is wrong
+	}
+	return out
+}
+
+func quotedList(list []string) string {
+	quoted := make([]string, len(list))
+	for i, s := range list {
+		quoted[i] = fmt.Sprintf("%q", s)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}

@@ -1,0 +1,243 @@
+// Package suggest makes rules of what was refused, or let through though rules
+// refuse it.
+//
+// It suggests the least that admits what was seen: hosts, ports, methods, and
+// paths in which ids are stars. What was refused on purpose, by a deny rule, a
+// floor or a guard, is never suggested, and said. It trusts the caller for what
+// was seen, which a sandbox asked for: whoever takes a suggestion over has to
+// read it.
+package suggest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"sallyport/rules"
+	"sallyport/rules/target"
+)
+
+// Seen is something that was asked for, and why it is not allowed.
+type Seen struct {
+	Request rules.Request
+	Reason  rules.Reason
+	// Rule, Where and Scope are of what refused it, if anything did by itself.
+	Rule, Where string
+	Scope       string
+	Count       int
+	First       string // the id of the first record
+}
+
+// Rule is a suggested rule.
+type Rule struct {
+	ID      string
+	Host    target.Host
+	Port    uint16
+	Raw     bool // any bytes
+	Methods []string
+	Paths   []string // patterns
+	// Seen is what it admits, in the order in which it was seen.
+	Seen []Seen
+}
+
+// Count returns how often what the rule admits was asked for.
+func (r *Rule) Count() (n int) {
+	for _, s := range r.Seen {
+		n += s.Count
+	}
+	return n
+}
+
+// Left is something for which no rule is suggested.
+type Left struct {
+	Seen
+	Why string
+}
+
+// Rules makes rules of what was seen. taken are the ids of rules that there are.
+func Rules(seen []Seen, taken []string) (list []Rule, left []Left) {
+	groups := map[target.Endpoint]*group{}
+	var order []target.Endpoint
+	for _, s := range seen {
+		if why := notSuggested(&s); why != "" {
+			left = append(left, Left{s, why})
+			continue
+		}
+		e := s.Request.Endpoint
+		if groups[e] == nil {
+			groups[e] = &group{}
+			order = append(order, e)
+		}
+		groups[e].add(s)
+	}
+	slices.SortFunc(order, func(a, b target.Endpoint) int {
+		return cmp.Or(cmp.Compare(a.Host.String(), b.Host.String()), cmp.Compare(a.Port, b.Port))
+	})
+	names := namer{taken: slices.Clone(taken)}
+	for _, e := range order {
+		rs, l := groups[e].rules(e)
+		for i := range rs {
+			rs[i].ID = names.name(e)
+		}
+		list, left = append(list, rs...), append(left, l...)
+	}
+	return list, left
+}
+
+// notSuggested says why there is no rule for s, "" if there is to be one.
+func notSuggested(s *Seen) string {
+	switch s.Reason {
+	case rules.HostNotAllowed, rules.PortNotAllowed, rules.ProtocolNotAllowed, rules.MethodNotAllowed, rules.PathNotAllowed, rules.AddressNotAllowed:
+	case rules.DeniedByRule:
+		who := "rule " + s.Rule
+		if s.Where != "" {
+			who += " (" + s.Where + ")"
+		}
+		return "denied on purpose by " + who
+	case rules.RuleExpired:
+		return fmt.Sprintf("rule %s (%s) has expired: renew it, or leave it so", s.Rule, s.Where)
+	case rules.PrivateIP:
+		return "it resolves to a special-purpose address: only cidrs in a rule open that, and a person has to say which"
+	case rules.QueryNotAllowed, rules.HeaderNotAllowed:
+		return "a rule asks for headers or a query, which a record does not hold"
+	case rules.PathAmbiguous, rules.QueryAmbiguous:
+		return "servers read it in two ways, so that no rule can judge it"
+	case rules.TypeNotAllowed:
+		return "records of that type are never answered"
+	default:
+		return fmt.Sprintf("no rule refused it: %s", s.Reason)
+	}
+	r := &s.Request
+	if s.Scope == rules.FloorScope.String() || s.Scope == rules.RunScope.String() {
+		return "denied on purpose by the " + s.Scope
+	}
+	if a, ok := r.Endpoint.Host.Addr(); ok {
+		if block, special := rules.Special(a); special {
+			return fmt.Sprintf("it is a special-purpose address (%s): only cidrs in a rule open that, and a person has to say which", block)
+		}
+	}
+	if n, ok := r.Endpoint.Host.Name(); ok && rules.IsReserved(n) {
+		return "it is the gateway's own name"
+	}
+	return requestFault(r)
+}
+
+// requestFault says what keeps a question from being part of a rule.
+func requestFault(r *rules.Request) string {
+	switch {
+	case r.Question == rules.Resolve:
+		return "only its name was asked for, and no request was seen"
+	case r.Question == rules.Hello && r.Protocol == rules.Opaque:
+		return ""
+	case r.Question != rules.Fetch:
+		return "a stream was opened, and no request was seen in it"
+	case rules.NeverAdmitted(r.Method):
+		return r.Method + " cannot be allowed"
+	case !rules.IsMethod(r.Method) || strings.ContainsFunc(r.Method, func(c rune) bool { return 'a' <= c && c <= 'z' }) || r.Method == "*":
+		return fmt.Sprintf("%q is not a method that a rule can name", r.Method)
+	case r.Path.Ambiguous():
+		return "servers read its path in two ways, so that no rule can judge it"
+	default:
+		return ""
+	}
+}
+
+// group is what was seen at one place.
+type group struct {
+	raw      []Seen
+	requests []Seen
+}
+
+func (g *group) add(s Seen) {
+	if s.Request.Question == rules.Hello {
+		g.raw = append(g.raw, s)
+		return
+	}
+	g.requests = append(g.requests, s)
+}
+
+// rules makes rules for a place: one for each set of methods, so that no more
+// than what was seen is allowed. A place either carries any bytes or requests.
+func (g *group) rules(e target.Endpoint) (list []Rule, left []Left) {
+	if len(g.requests) == 0 {
+		return []Rule{{Host: e.Host, Port: e.Port, Raw: true, Seen: g.raw}}, nil
+	}
+	for _, s := range g.raw {
+		left = append(left, Left{s, "any bytes were sent where requests are too: a place carries one or the other"})
+	}
+	patterns := generalise(g.requests)
+	methods := map[string][]string{}
+	for i, s := range g.requests {
+		if m := s.Request.Method; !slices.Contains(methods[patterns[i]], m) {
+			methods[patterns[i]] = append(methods[patterns[i]], m)
+		}
+	}
+	at := map[string]int{}
+	for i, s := range g.requests {
+		set := methods[patterns[i]]
+		slices.Sort(set)
+		key := strings.Join(set, " ")
+		n, known := at[key]
+		if !known {
+			n = len(list)
+			at[key] = n
+			list = append(list, Rule{Host: e.Host, Port: e.Port, Methods: set})
+		}
+		r := &list[n]
+		if r.Seen = append(r.Seen, s); !slices.Contains(r.Paths, patterns[i]) {
+			r.Paths = append(r.Paths, patterns[i])
+		}
+	}
+	for i := range list {
+		list[i].Paths = needed(list[i].Paths)
+	}
+	slices.SortStableFunc(list, func(a, b Rule) int { return slices.Compare(a.Methods, b.Methods) })
+	return list, left
+}
+
+// needed leaves out patterns that another one covers.
+func needed(list []string) []string {
+	slices.Sort(list)
+	parsed := make([]rules.PathPattern, len(list))
+	for i, s := range list {
+		parsed[i], _ = rules.ParsePathPattern(s) // one that is none covers nothing
+	}
+	var out []string
+	for i, s := range list {
+		covered := false
+		for j := range list {
+			covered = covered || i != j && parsed[j].Covers(parsed[i]) && (!parsed[i].Covers(parsed[j]) || j < i)
+		}
+		if !covered {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// namer gives ids to rules.
+type namer struct{ taken []string }
+
+func (n *namer) name(e target.Endpoint) string {
+	base := strings.Map(func(c rune) rune {
+		if c == ':' {
+			return '-'
+		}
+		return c
+	}, e.Host.String())
+	if e.Port != 443 {
+		base += fmt.Sprintf("-%d", e.Port)
+	}
+	base = strings.Trim(base[max(0, len(base)-56):], "-._")
+	for i := 1; ; i++ {
+		id := base
+		if i > 1 {
+			id = fmt.Sprintf("%s-%d", base, i)
+		}
+		if !slices.Contains(n.taken, id) {
+			n.taken = append(n.taken, id)
+			return id
+		}
+	}
+}

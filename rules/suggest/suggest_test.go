@@ -1,0 +1,164 @@
+package suggest_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"sallyport/rules"
+	"sallyport/rules/suggest"
+	"sallyport/rules/target"
+)
+
+func endpoint(tb rapid.TB, s string) target.Endpoint {
+	tb.Helper()
+	e, err := target.ParseAuthority(s, 443)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return e
+}
+
+func fetch(tb rapid.TB, host, method, path string) suggest.Seen {
+	tb.Helper()
+	p, err := target.ParsePath(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return suggest.Seen{
+		Request: rules.Request{Question: rules.Fetch, Endpoint: endpoint(tb, host), Method: method, Path: p, Secure: true},
+		Reason:  rules.HostNotAllowed, Count: 1, First: "X",
+	}
+}
+
+// words writes rules, one a line.
+func words(list []suggest.Rule) string {
+	var b strings.Builder
+	for _, r := range list {
+		fmt.Fprintf(&b, "%s: %s:%d %v %v %v\n", r.ID, r.Host, r.Port, r.Methods, r.Paths, r.Raw)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func TestRules(t *testing.T) {
+	paths := func(method string, list ...string) (out []suggest.Seen) {
+		for _, p := range list {
+			out = append(out, fetch(t, "a.test", method, p))
+		}
+		return out
+	}
+	raw := suggest.Seen{Request: rules.Request{Question: rules.Hello, Protocol: rules.Opaque, Endpoint: endpoint(t, "db.test:5432")}, Reason: rules.HostNotAllowed, Count: 2}
+	tests := []struct {
+		name string
+		seen []suggest.Seen
+		want string
+	}{
+		{"one request", paths("GET", "/"), "a.test: a.test:443 [GET] [/] false"},
+		{"numbers, digests and uuids", paths("GET", "/u/7/x", "/c/0a1b2c3d4e", "/d/123e4567-e89b-12d3-a456-426614174000", "/e/2026-01-31"), "a.test: a.test:443 [GET] [/c/* /d/* /e/* /u/*/x] false"},
+		{"ids with a prefix", paths("GET", "/v1/charges/ch_1aB2cD3"), "a.test: a.test:443 [GET] [/v1/charges/*] false"},
+		{"words stay", paths("GET", "/v1/charges", "/face_paint/feedface", "/user-settings"), "a.test: a.test:443 [GET] [/face_paint/feedface /user-settings /v1/charges] false"},
+		{"many words at one place", paths("GET", "/r/a/x", "/r/b/x", "/r/c/x", "/r/d/x", "/r/e/y"), "a.test: a.test:443 [GET] [/r/*/x /r/e/y] false"},
+		{"a final slash", paths("GET", "/a/17/"), "a.test: a.test:443 [GET] [/a/*/] false"},
+		{"a star of its own", paths("GET", "/a/b*c"), "a.test: a.test:443 [GET] [/a/*] false"},
+		{
+			"no more methods than were seen", append(paths("GET", "/x", "/y"), paths("POST", "/y")...),
+			"a.test: a.test:443 [GET] [/x] false\na.test-2: a.test:443 [GET POST] [/y] false",
+		},
+		{"a stream", []suggest.Seen{raw}, "db.test-5432: db.test:5432 [] [] true"},
+	}
+	for _, tt := range tests {
+		list, left := suggest.Rules(tt.seen, nil)
+		if got := words(list); got != tt.want || len(left) > 0 {
+			t.Errorf("%s:\n%s\nwant\n%s (%v)", tt.name, got, tt.want, left)
+		}
+	}
+	if list, _ := suggest.Rules(paths("GET", "/"), []string{"a.test"}); list[0].ID != "a.test-2" {
+		t.Errorf("an id that is taken was given again: %s", list[0].ID)
+	}
+}
+
+func TestRulesAreNeverSuggestedForWhatIsRefusedOnPurpose(t *testing.T) {
+	with := func(f func(*suggest.Seen)) suggest.Seen {
+		s := fetch(t, "a.test", "GET", "/")
+		f(&s)
+		return s
+	}
+	tests := []struct {
+		seen suggest.Seen
+		want string
+	}{
+		{with(func(s *suggest.Seen) { s.Reason, s.Rule, s.Where = rules.DeniedByRule, "no", "p.yaml:3" }), "denied on purpose by rule no (p.yaml:3)"},
+		{with(func(s *suggest.Seen) { s.Scope = "floor" }), "denied on purpose by the floor"},
+		{with(func(s *suggest.Seen) { s.Reason, s.Rule = rules.RuleExpired, "old" }), "has expired"},
+		{with(func(s *suggest.Seen) { s.Reason = rules.PrivateIP }), "only cidrs in a rule open that"},
+		{with(func(s *suggest.Seen) { s.Reason = rules.PlaceholderLeak }), "no rule refused it"},
+		{with(func(s *suggest.Seen) { s.Reason = rules.Limit }), "no rule refused it"},
+		{with(func(s *suggest.Seen) { s.Request.Method = "TRACE" }), "TRACE cannot be allowed"},
+		{with(func(s *suggest.Seen) { s.Request.Method = "get" }), "not a method that a rule can name"},
+		{with(func(s *suggest.Seen) { s.Request.Endpoint = endpoint(t, "169.254.169.254:80") }), "cloud metadata"},
+		{with(func(s *suggest.Seen) { s.Request.Endpoint = endpoint(t, "sallyport.internal:80") }), "the gateway's own name"},
+		{with(func(s *suggest.Seen) { s.Request.Question = rules.Resolve }), "only its name was asked for"},
+		{with(func(s *suggest.Seen) { s.Request.Question = rules.Connect }), "no request was seen"},
+		{fetch(t, "a.test", "GET", "/a/../b"), "servers read its path in two ways"},
+	}
+	for _, tt := range tests {
+		list, left := suggest.Rules([]suggest.Seen{tt.seen}, nil)
+		if len(list) > 0 || len(left) != 1 || !strings.Contains(left[0].Why, tt.want) {
+			t.Errorf("%v: %s, %v; want %q", tt.seen, words(list), left, tt.want)
+		}
+	}
+}
+
+// TestRulesAdmitWhatWasSeenAndNoOtherMethod: what is suggested compiles, admits
+// every request that it is for, and nothing with a method that was not seen.
+func TestRulesAdmitWhatWasSeenAndNoOtherMethod(t *testing.T) {
+	segment := rapid.SampledFrom([]string{"v1", "users", "17", "ch_1aB2cD3", "x", "y", "z", "w", "a*b", "A%2Db", "0a1b2c3d4e5f"})
+	rapid.Check(t, func(t *rapid.T) {
+		var seen []suggest.Seen
+		for range rapid.IntRange(1, 8).Draw(t, "requests") {
+			path := "/" + strings.Join(rapid.SliceOfN(segment, 0, 4).Draw(t, "path"), "/")
+			host := rapid.SampledFrom([]string{"a.test", "b.test:80", "8.8.8.8"}).Draw(t, "host")
+			seen = append(seen, fetch(t, host, rapid.SampledFrom([]string{"GET", "POST"}).Draw(t, "method"), path))
+		}
+		list, left := suggest.Rules(seen, nil)
+		if len(left) > 0 {
+			t.Fatal(left)
+		}
+		var src rules.Source
+		for _, r := range list {
+			rule := rules.Rule{
+				ID: r.ID, Action: rules.AllowAction, Hosts: []rules.HostPattern{{Host: r.Host}}, Ports: []uint16{r.Port}, Methods: slices.Clone(r.Methods),
+			}
+			for _, p := range r.Paths {
+				q, err := rules.ParsePathPattern(p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				rule.Paths = append(rule.Paths, q)
+			}
+			src.Rules = append(src.Rules, rule)
+		}
+		p, err := rules.Compile(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := map[string]bool{}
+		for _, s := range seen {
+			asked[s.Request.Endpoint.String()+s.Request.Method] = true
+			if d := p.Follow(s.Request); d.Verdict == rules.Deny {
+				t.Fatalf("%v is still refused: %s\n%s", s.Request, d.Reason, words(list))
+			}
+		}
+		for _, s := range seen {
+			for _, m := range []string{"GET", "POST", "DELETE"} {
+				other := s.Request
+				if other.Method = m; !asked[other.Endpoint.String()+m] && p.Follow(other).Verdict != rules.Deny {
+					t.Fatalf("%v is allowed, and nobody asked for it\n%s", other, words(list))
+				}
+			}
+		}
+	})
+}
