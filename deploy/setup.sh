@@ -248,6 +248,25 @@ step_users() {
 	done
 }
 
+# --- clients of the tests ---------------------------------------------------------------------------------------
+
+# The tests' PostgreSQL server is unpacked, not installed: a package would start it.
+step_clients() {
+	need test
+	! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || return 0
+	[ ! -d "$cache/postgresql" ] || return 0
+	say 'unpacking a PostgreSQL server for the tests'
+	work=$(mktemp -d "$cache/tools/.postgresql.XXXXXX")
+	update_lists
+	version=$(apt-cache depends postgresql | sed -n 's/.*Depends: \(postgresql-[0-9]*\)$/\1/p')
+	chown _apt "$work" 2>/dev/null || :
+	(cd "$work" && quietly apt-get download "$version") || die "apt-get could not download $version" "apt-get download $version"
+	dpkg-deb -x "$work"/*.deb "$work/root" || die "unpacking $version failed"
+	chmod 755 "$work/root"
+	mv "$work/root" "$cache/postgresql"
+	rm -rf "$work"
+}
+
 # --- main -------------------------------------------------------------------------------------------------------
 
 usage() { sed -n '2,/^set/{ /^#/ s/^# \{0,1\}//p; }' "$0"; }
@@ -267,7 +286,7 @@ began=$(now)
 while [ $# -gt 0 ]; do
 	case $1 in
 	packages) need run ;;
-	clients) need test ;;
+	clients) step_clients ;;
 	stack) step_stack ;;
 	gvisor) step_gvisor ;;
 	image)
