@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,7 +31,9 @@ const askTimeout = 5 * time.Second
 type Client struct {
 	control *control.Client
 	cells   atomic.Pointer[map[string]*clientCell] // replaced whole
-	mu      sync.Mutex                             // guards replacing cells
+	// strangers is made of cells, and replaced with them.
+	strangers atomic.Pointer[strangers]
+	mu        sync.Mutex // guards replacing cells
 }
 
 // clientCell is what the gateway knows of one attached cell.
@@ -76,6 +80,7 @@ func (c *Client) replace(change func(map[string]*clientCell)) {
 	}
 	change(next)
 	c.cells.Store(&next)
+	c.strangers.Store(newStrangers(next))
 }
 
 func (c *Client) cell(id string) *clientCell {
@@ -90,11 +95,15 @@ func (c *Client) cell(id string) *clientCell {
 // request line, the authority, header fields, and names of trailers. It
 // allocates nothing for a request that carries nothing.
 func (c *Client) Find(cell string, r *http.Request) []rules.Carry {
+	others := c.strangers.Load().find(cell, r)
 	cc := c.cell(cell)
 	if cc == nil || cc.finder == nil {
-		return nil
+		return others
 	}
-	return cc.finder.find(r)
+	if own := cc.finder.find(r); len(own) > 0 {
+		return append(own, others...)
+	}
+	return others
 }
 
 // Inject puts the credential that p was admitted with into r, in place of
@@ -133,7 +142,7 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 		return denied(p, reason, err)
 	}
 	m.apply(r)
-	if err := apply(r, place, ans); err != nil {
+	if err := cc.change(r, d.Credential, place, ans); err != nil {
 		return denied(p, rules.CredentialUnavail, err)
 	}
 	cc.guard(p, r)
@@ -147,6 +156,18 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 	}
 	cc.expose(d.Credential, ans.Expose, p.Request().Endpoint.Host)
 	return nil
+}
+
+// change makes the changes to r, in its head and in the fields of its body that the
+// credential's document declares.
+func (cc *clientCell) change(r *http.Request, credential string, place control.Place, ans injectAnswer) error {
+	if err := apply(r, place, ans); err != nil {
+		return err
+	}
+	if place.Type != "body" {
+		return nil
+	}
+	return fill(r, place, cc.finder.placeholder(credential), ans.Body)
 }
 
 // Params returns the parameters of the query that Inject may set in a request: the
@@ -284,6 +305,10 @@ func (cc *clientCell) expose(credential string, secrets []string, host target.Ho
 // headers now, out of its body and trailers as they are read. An answer that
 // cannot be scrubbed is an error and must not be handed on. It changes nothing
 // in an answer from a host that was sent no secret of the cell.
+//
+// What the sandbox sends over a connection that the answer upgrades is looked at
+// from here on: writing to it fails where a placeholder is in a message, with a
+// [*gate.DeniedError] with reason placeholder_leak.
 func (c *Client) Scrub(p gate.Pass, resp *http.Response) error {
 	cc := c.cell(p.Identity().Cell)
 	if cc == nil || cc.run != p.Identity().Run {
@@ -292,15 +317,55 @@ func (c *Client) Scrub(p gate.Pass, resp *http.Response) error {
 		}
 		return nil
 	}
+	if err := cc.scrubberOf(p).Response(resp); err != nil {
+		return err
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		cc.watchFrames(p, resp)
+	}
+	return nil
+}
+
+// scrubberOf returns what keeps secrets out of answers from the host of p; it does
+// nothing for a host that was sent none.
+func (cc *clientCell) scrubberOf(p gate.Pass) *scrub.Scrubber {
 	s := cc.scrub.Load()
 	if s == nil {
 		return nil
 	}
 	cc.mu.Lock()
-	told := cc.hosts[p.Request().Endpoint.Host]
-	cc.mu.Unlock()
-	if !told {
+	defer cc.mu.Unlock()
+	if !cc.hosts[p.Request().Endpoint.Host] {
 		return nil
 	}
-	return s.Response(resp)
+	return s
+}
+
+// Informed returns a context in which informational answers (1xx, RFC 9110 section
+// 15.2) to the request of p are scrubbed before anybody else sees them. The request
+// has been through Inject.
+func (c *Client) Informed(ctx context.Context, p gate.Pass) context.Context {
+	cc := c.cell(p.Identity().Cell)
+	if cc == nil || cc.run != p.Identity().Run {
+		return ctx
+	}
+	s := cc.scrubberOf(p)
+	if s == nil {
+		return ctx
+	}
+	clean := func(h textproto.MIMEHeader) { s.Header(http.Header(h)) }
+	t := httptrace.ContextClientTrace(ctx)
+	if t == nil {
+		return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+			Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { clean(h); return nil },
+		})
+	}
+	// The trace was made for this request: adding to it saves composing two.
+	if next := t.Got1xxResponse; next != nil {
+		t.Got1xxResponse = func(code int, h textproto.MIMEHeader) error {
+			clean(h)
+			return next(code, h)
+		}
+	}
+	return ctx
 }

@@ -21,6 +21,7 @@ import (
 type finder struct {
 	grants []control.Grant
 	set    *needle.Set // spellings of the placeholders; Value is a place in owner
+	folded *needle.Set // the placeholders in lower case, as names are sent
 	// owner holds the grant of each placeholder: first those that identify their
 	// grants, in order, then the others, which may stand nowhere.
 	owner []int
@@ -34,8 +35,10 @@ func newFinder(grants []control.Grant) *finder {
 		return nil
 	}
 	f := &finder{grants: grants}
-	var all []needle.Needle
+	var all, folded []needle.Needle
 	add := func(placeholder string, grant int, document bool) {
+		low := foldedName(nil, placeholder)
+		folded = append(folded, needle.Needle{Text: low, Instead: low, Value: len(f.owner)})
 		all = append(all, needle.Spellings([]byte(placeholder), nil, len(f.owner))...)
 		f.owner, f.document = append(f.owner, grant), append(f.document, document)
 	}
@@ -50,7 +53,7 @@ func newFinder(grants []control.Grant) *finder {
 			}
 		}
 	}
-	f.set = needle.NewSet(all)
+	f.set, f.folded = needle.NewSet(all), needle.NewSet(folded)
 	return f
 }
 
@@ -123,6 +126,7 @@ func (f *finder) find(r *http.Request) []rules.Carry {
 		l.field(key, values)
 	}
 	l.text(r.Host, -1)
+	l.name(r.Host)
 	l.text(r.Method, -1)
 	l.target(r)
 	return l.carries()
@@ -160,6 +164,7 @@ func (l *look) target(r *http.Request) {
 // field looks at one header field or trailer.
 func (l *look) field(key string, values []string) {
 	l.text(key, -1)
+	l.name(key)
 	filled := slices.ContainsFunc(values, func(v string) bool { return strings.Trim(v, " \t") != "" })
 	ownKey := filled && isKeyField(key)
 	for i := range l.f.grants {
@@ -272,6 +277,38 @@ func (l *look) text(s string, except int) {
 		*buf = (*buf)[:n]
 		search(l, *buf, except)
 	}
+}
+
+// name notes every placeholder in the name of a field or of a host as leaked. Their
+// case is folded on the way: net/http writes them as Like-This, HTTP/2 in lower
+// case (RFC 9113 section 8.2).
+func (l *look) name(s string) {
+	if len(s) < minRandom {
+		return
+	}
+	buf := getScratch()
+	defer scratch.Put(buf)
+	*buf = foldedName((*buf)[:0], s)
+	for from := 0; ; {
+		h, ok := needle.Next(l.f.folded, *buf, from)
+		if !ok {
+			return
+		}
+		l.seen[l.f.owner[h.Needle.Value]] |= seenLeaked
+		from = h.At + 1
+	}
+}
+
+// foldedName appends s to dst in lower case.
+func foldedName(dst []byte, s string) []byte {
+	for i := range len(s) {
+		c := s[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		dst = append(dst, c)
+	}
+	return dst
 }
 
 // maxDecodings is how often an escaped text is unescaped: proxies on the way are

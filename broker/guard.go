@@ -14,9 +14,15 @@ import (
 // guard has the body of r fail where a placeholder is in it: no credential is
 // bound to a body, so one there is a leak (CR-16). The read that would complete
 // the placeholder gives nothing more and a [*gate.DeniedError]; the transport
-// then breaks the request off. Trailers are looked at when the body ends.
+// then breaks the request off. Trailers are looked at when the body ends. What a
+// field of a credential of type body held has been replaced by then.
 func (cc *clientCell) guard(p gate.Pass, r *http.Request) {
-	if cc == nil || cc.finder == nil || r.Body == nil || r.Body == http.NoBody {
+	if cc == nil || cc.finder == nil {
+		return
+	}
+	// What is compressed cannot be looked at, in either direction.
+	delete(r.Header, "Sec-Websocket-Extensions")
+	if r.Body == nil || r.Body == http.NoBody {
 		return
 	}
 	r.Body = &guarded{ReadCloser: r.Body, finder: cc.finder, r: r, pass: p}

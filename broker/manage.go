@@ -97,8 +97,9 @@ type Tested struct {
 	Method   string   `json:"method"`
 	Endpoint string   `json:"endpoint"`
 	Path     string   `json:"path"`
-	Headers  []string `json:"headers"` // that would be set
-	Params   []string `json:"params"`  // of the query that would be set
+	Headers  []string `json:"headers"`          // that would be set
+	Params   []string `json:"params"`           // of the query that would be set
+	Fields   []string `json:"fields,omitempty"` // of the body that it may stand in
 	Micros   int64    `json:"us"`
 	Warning  string   `json:"warning,omitempty"`
 }
@@ -131,6 +132,9 @@ func (s *Server) test(ctx context.Context, in Named) (Tested, error) {
 		Name: b.name, Type: b.kind, Source: b.source.String(), Method: req.Method, Endpoint: req.Endpoint.String(), Path: req.Path.String(),
 		Headers: slices.Sorted(maps.Keys(ch.Set)), Params: slices.Sorted(maps.Keys(ch.Query)),
 		Micros: s.cfg.Now().Sub(began).Microseconds(),
+	}
+	for _, f := range b.doc.Body {
+		out.Fields = append(out.Fields, f.Kind+" "+f.Name)
 	}
 	if _, err := b.source.Stale(); err != nil {
 		out.Warning = "the value that was good last is used: " + err.Error()

@@ -450,6 +450,7 @@ type injectAnswer struct {
 	Set    map[string][]string `json:"set,omitempty"`
 	Remove []string            `json:"remove,omitempty"`
 	Query  map[string]string   `json:"query,omitempty"`
+	Body   string              `json:"body,omitempty"`
 	Expose []string            `json:"expose,omitempty"`
 }
 
@@ -480,7 +481,7 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	u := s.uses[in.Credential]
 	u.last = s.cfg.Now()
 	u.count++
-	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Expose}, nil
+	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Body, ch.Expose}, nil
 }
 
 // usableBy returns the credential that a request names, unless it is gone.

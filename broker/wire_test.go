@@ -14,7 +14,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/http/httputil"
+	"net/textproto"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -245,6 +247,48 @@ func TestScrubKnowsRotatedSecrets(t *testing.T) {
 	for i, v := range resp.Header["X"] {
 		if strings.Contains(v, secrets[i][8:20]) {
 			t.Errorf("secret %d is seen: %q", i, v)
+		}
+	}
+}
+
+// TestInformationalAnswersAreScrubbed: CR-08. Early hints come before the answer, by
+// another way.
+func TestInformationalAnswersAreScrubbed(t *testing.T) {
+	k := newKit(t)
+	ph := k.grant("cell1", "run1", "api").Grants[0].Placeholder
+	o := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "</"+r.Header.Get("Authorization")+">")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	t.Cleanup(o.Close)
+	for _, scrubbed := range []bool{true, false} { // the second is the control: the hint is really passed on
+		r := request("GET", "https://api.test/v1/x")
+		p := pass(t, "cell1", "run1", r)
+		if err := k.client.Inject(t.Context(), p, r); err != nil {
+			t.Fatal(err)
+		}
+		var hints []string
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			hints = append(hints, h.Get("Link"))
+			return nil
+		}})
+		if scrubbed {
+			ctx = k.client.Informed(ctx, p)
+		}
+		out := r.Clone(ctx)
+		out.URL.Host = o.Listener.Addr().String()
+		resp, err := o.Client().Transport.RoundTrip(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		want := "</Bearer " + ph + ">"
+		if !scrubbed {
+			want = "</Bearer " + realToken + ">"
+		}
+		if !slices.Equal(hints, []string{want}) {
+			t.Errorf("scrubbed %v: the hints are %q", scrubbed, hints)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (x *exchange) switchProtocols(resp *http.Response) error {
 	}
 	sent, received, err := relay(end{client, x.st.conn.touch}, seen, up, &x.buffers)
 	x.sent.Store(sent)
-	x.received, x.err = received, err
+	x.received, x.err, x.reason = received, err, refusedBy(err)
 	return errSwitched
 }
 

@@ -3,11 +3,13 @@ package needle_test
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
 	"net/url"
 	"strings"
 	"testing"
+	"unicode/utf16"
 
 	"pgregory.net/rapid"
 
@@ -42,6 +44,8 @@ func TestSpellingsAreFound(t *testing.T) {
 		{"base64", value, base64.StdEncoding.EncodeToString([]byte(value)), true},
 		{"base64 after one octet", value, base64.StdEncoding.EncodeToString([]byte(":" + value)), true},
 		{"base64 after two octets", value, base64.URLEncoding.EncodeToString([]byte("u:" + value + "\n")), true},
+		{"UTF-16, little-endian", value, "\xff\xfe<\x00" + wide(value, false) + ">\x00", true},
+		{"UTF-16, big-endian", value, "\xfe\xff\x00<" + wide(value, true) + "\x00>", true},
 		{"query", odd, "?q=" + url.QueryEscape(odd), true},
 		{"path", odd, "/" + url.PathEscape(odd) + "/", true},
 		{"lower-case escapes", odd, strings.ToLower(url.QueryEscape("é")) + lowerEscapes(url.QueryEscape(odd)), true},
@@ -63,6 +67,19 @@ func TestSpellingsAreFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+// wide is UTF-16 as the standard library has it.
+func wide(s string, bigEndian bool) string {
+	var out []byte
+	for _, u := range utf16.Encode([]rune(s)) {
+		if bigEndian {
+			out = binary.BigEndian.AppendUint16(out, u)
+		} else {
+			out = binary.LittleEndian.AppendUint16(out, u)
+		}
+	}
+	return string(out)
 }
 
 func lowerEscapes(s string) string {

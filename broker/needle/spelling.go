@@ -1,5 +1,5 @@
 // Package needle finds a few known values in much text, in the spellings that
-// programs give them: plain, base64, hexadecimal, percent-encoded, JSON- and
+// programs give them: plain, UTF-16, base64, hexadecimal, percent-encoded, JSON- and
 // HTML-escaped.
 //
 // It trusts its caller for the values, which are few and at least [MinLen]
@@ -72,6 +72,22 @@ var escapes = []func(string) string{
 	html.EscapeString,
 	func(s string) string { return hex.EncodeToString([]byte(s)) },
 	func(s string) string { return upperHex(hex.EncodeToString([]byte(s))) },
+	func(s string) string { return utf16(s, 0) },
+	func(s string) string { return utf16(s, 1) },
+}
+
+// utf16 writes s in UTF-16, little-endian with the zeros after the octets of ASCII,
+// big-endian with them before. Text that is not ASCII stays as it is, and is found
+// as such already.
+func utf16(s string, zeroFirst int) string {
+	out := make([]byte, 2*len(s))
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return s
+		}
+		out[2*i+zeroFirst] = s[i]
+	}
+	return string(out)
 }
 
 // base64Core returns the characters of an encoding that value alone decides

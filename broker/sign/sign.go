@@ -51,6 +51,7 @@ type Changes struct {
 	Set    map[string][]string // canonical header names
 	Remove []string            // canonical header names
 	Query  map[string]string   // parameters, not yet encoded
+	Body   string              // stands in the body in place of the placeholder
 	// Expose holds what leaves the broker with the changes and is worth
 	// stealing: a response must not show it.
 	Expose []string
@@ -90,6 +91,8 @@ func New(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return bearer{}, nil
 	case policyfile.Header:
 		return newHeader(s)
+	case policyfile.Body:
+		return newBody(s)
 	case policyfile.Basic:
 		return newBasic(s)
 	case policyfile.Query:

@@ -104,7 +104,7 @@ func printTest(w io.Writer, o credentialTestOut) error {
 		{"credential", fmt.Sprintf("%s (%s)", o.Name, o.Type)},
 		{"secret in", o.Source},
 		{"signed for", fmt.Sprintf("%s https://%s%s", o.Method, o.Endpoint, o.Path)},
-		{"would set", strings.Join(append(slices.Clone(o.Headers), o.Params...), ", ")},
+		{"would set", strings.Join(slices.Concat(o.Headers, o.Params, o.Fields), ", ")},
 		{"took", (time.Duration(o.Micros) * time.Microsecond).String()},
 	}
 	if o.Warning != "" {

@@ -66,7 +66,7 @@ func (g *gateway) forward(ctx context.Context, p gate.Pass, req *http.Request) (
 	if resp, err := g.broker.Answer(ctx, p, req); resp != nil || err != nil {
 		return resp, err
 	}
-	resp, err := g.dialer.Forward(ctx, p, req)
+	resp, err := g.dialer.Forward(g.broker.Informed(ctx, p), p, req)
 	if err != nil {
 		return nil, err
 	}

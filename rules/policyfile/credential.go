@@ -95,6 +95,9 @@ func (f *file) readCredential(root *ast.MappingNode, c *Credential) {
 		c.Where = f.at(m)
 	}
 	f.settings(&c.Scheme, settings, root)
+	if n := settings["body"]; n != nil && c.Type == Body && len(c.Scheme.Body) == 0 {
+		f.errorf(n, "body names no field; it has lists under json, form and multipart")
+	}
 	if n := seen["placeholder"]; n != nil && c.Type != "" {
 		switch {
 		case c.Pair() && c.SecretEnv == "":

@@ -32,6 +32,9 @@ func TestParseCredential(t *testing.T) {
 		{"type: bearer\n", policyfile.Scheme{Type: policyfile.Bearer}},
 		{"type: basic\nbasic: {username: bot}\n", policyfile.Scheme{Type: policyfile.Basic, Username: "bot"}},
 		{"type: header\nheader: {name: x-api-key, prefix: \"Token \"}\n", policyfile.Scheme{Type: policyfile.Header, Header: "X-Api-Key", Prefix: "Token "}},
+		{"type: body\nbody: {json: [a.b], form: [c], multipart: [\"d e\"]}\n", policyfile.Scheme{Type: policyfile.Body, Body: []policyfile.BodyField{
+			{Kind: "json", Name: "a.b"}, {Kind: "form", Name: "c"}, {Kind: "multipart", Name: "d e"},
+		}}},
 		{"type: query\nquery: {param: key}\n", policyfile.Scheme{Type: policyfile.Query, Param: "key"}},
 		{"type: github-app\ngithub-app: {app: \"1\", installation: 7, api: \"https://g.test/api/v3\", repositories: [app], permissions: {contents: read}}\n", policyfile.Scheme{
 			Type: policyfile.GitHub, GitHubApp: policyfile.GitHubApp{
@@ -180,6 +183,9 @@ func TestCredentialErrors(t *testing.T) {
 			{7, 38, "plain number"}, {7, 56, "leave its owner out"}, {7, 91, `did you mean "read"?`},
 		}},
 		{"CR-03", rest + "type: github-app\ngithub-app: {app: \"1\", installation: 7, api: \"http://g.test\", permissions: {contents: read}}\n", []place{{7, 46, "not an https URL"}}},
+		{"", rest + "type: body\n", []place{{1, 1, "type body needs body: {json: …}"}}},
+		{"", rest + "type: body\nbody: {}\n", []place{{7, 7, "names no field"}}},
+		{"", rest + "type: body\nbody: {json: [\"\"]}\n", []place{{7, 15, "empty text"}}},
 		{"HT-15", rest + "type: query\nquery: {param: \"a&b\"}\n", []place{{7, 16, "not the name of a parameter"}}},
 		{"", rest + "type: query\nquery: {parm: a}\n", []place{{7, 8, "has no param"}, {7, 9, `did you mean "param"?`}}},
 		{"", rest + "type: bearer\noauth2-client: {client_id: a}\n", []place{{7, 16, "is for type oauth2-client"}}},

@@ -24,6 +24,7 @@ const (
 	Header       CredentialType = "header"    // a header of its own
 	Basic        CredentialType = "basic"     // Authorization: Basic … (RFC 7617)
 	Query        CredentialType = "query"     // a parameter of the query
+	Body         CredentialType = "body"      // fields of the body
 	AWSSigV4     CredentialType = "aws-sigv4" // AWS Signature Version 4
 	JSONWebToken CredentialType = "jwt"       // a token of the broker's own making (RFC 7519)
 	// GitHub is a token of a GitHub App's installation.
@@ -54,6 +55,7 @@ type Scheme struct {
 	Prefix   string // header: stands before the secret
 	Username string // basic
 	Param    string // query: the parameter's name
+	Body     []BodyField
 	OAuth2   OAuth2 // those that ask a token endpoint
 	Google   Google // gcp-service-account
 	AWS      AWS    // aws-sigv4
@@ -112,6 +114,7 @@ var schemes = []scheme{
 	{name: Header, keys: headerKeys},
 	{name: Basic, keys: basicKeys},
 	{name: Query, keys: queryKeys},
+	{name: Body, keys: bodyKeys},
 	{name: AWSSigV4, keys: awsKeys},
 	{name: JSONWebToken, keys: jwtKeys},
 	{name: GitHub, keys: gitHubAppKeys},

@@ -1,0 +1,416 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"sallyport/control"
+	"sallyport/rules/policyfile"
+)
+
+// A credential of type body goes into fields of a request's body that its document
+// declares. The placeholder alone stands there as the field's value; what else it
+// is found in is a leak, as everywhere. The body is rewritten while it streams.
+
+const (
+	// maxFilled is how often a placeholder is replaced in one body (CR-16).
+	maxFilled = 16
+	// maxMeasured is how much of a rewritten body is held to tell its length. A
+	// longer one is sent in chunks, or without a length in HTTP/2.
+	maxMeasured = 64 << 10
+	// maxName bounds the name of a field, maxPart the header of a part.
+	maxName, maxPart = 256, 8 << 10
+	// maxNesting bounds what is remembered of where in a document we are.
+	maxNesting = 64
+)
+
+// fieldScan follows a body, octet by octet, and knows when a declared field's value
+// is about to begin.
+type fieldScan interface {
+	step(c byte)
+	// begins reports whether the next octet is the first of the value of a field
+	// that is declared.
+	begins() bool
+	// ends reports whether what follows a value ends it; more says that the body
+	// goes on after rest.
+	ends(rest []byte, more bool) bool
+	// text returns a value as it stands in such a field.
+	text(value string) string
+}
+
+// fill puts a secret into the body of r in place of a placeholder, in the fields
+// that place declares.
+func fill(r *http.Request, place control.Place, placeholder, secret string) error {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	scan, err := scanOf(r.Header, policyfile.BodyFields(place.Name))
+	if err != nil {
+		return err
+	}
+	for key := range r.Header {
+		if slices.ContainsFunc(vouchers, func(name string) bool { return sameField(key, name) }) {
+			return fmt.Errorf("the body is changed on its way, and %s vouches for what it was", key)
+		}
+	}
+	f := &filler{src: r.Body, scan: scan, placeholder: []byte(placeholder), instead: []byte(scan.text(secret))}
+	head := make([]byte, maxMeasured)
+	n, err := io.ReadFull(f, head)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		if len(r.Trailer) == 0 { // trailers need chunks
+			r.ContentLength, r.TransferEncoding = int64(n), nil
+		}
+		r.Body = readCloser{bytes.NewReader(head[:n]), r.Body}
+		if n == 0 {
+			r.Body = http.NoBody
+		}
+	case err != nil:
+		return fmt.Errorf("reading the body that the credential goes into: %w", err)
+	default:
+		r.ContentLength = -1
+		r.Body = readCloser{io.MultiReader(bytes.NewReader(head), f), r.Body}
+	}
+	r.Header.Del("Content-Length")
+	return nil
+}
+
+// vouchers are fields that would not be true of a changed body (CR-27).
+var vouchers = []string{
+	"Content-MD5", "Content-Digest", "Digest", "Repr-Digest", "Signature", "Signature-Input", "X-Amz-Content-Sha256",
+	"X-Hub-Signature", "X-Hub-Signature-256",
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+// scanOf returns the scan for a body of the type that the header says.
+func scanOf(h http.Header, fields []policyfile.BodyField) (fieldScan, error) {
+	if len(h["Content-Encoding"]) > 0 {
+		return nil, errors.New("the body is compressed, and the credential goes into a field of it")
+	}
+	kind, params, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil || len(h["Content-Type"]) != 1 {
+		return nil, errors.New("the body's type is not told, and the credential goes into a field of it")
+	}
+	names := map[string]bool{}
+	pick := func(want string) bool {
+		for _, f := range fields {
+			if f.Kind == want {
+				names[f.Name] = true
+			}
+		}
+		return len(names) > 0
+	}
+	switch {
+	case kind == "application/json" || strings.HasSuffix(kind, "+json"):
+		if pick("json") {
+			return &jsonScan{names: names}, nil
+		}
+	case kind == "application/x-www-form-urlencoded":
+		if pick("form") {
+			return &formScan{names: names}, nil
+		}
+	case kind == "multipart/form-data" && params["boundary"] != "":
+		if pick("multipart") {
+			return newPartScan(params["boundary"], names), nil
+		}
+	}
+	return nil, fmt.Errorf("the credential goes into no field of a body of type %.60q", kind)
+}
+
+// filler reads a body with the secret in place of the placeholder.
+type filler struct {
+	src         io.Reader
+	scan        fieldScan
+	placeholder []byte
+	instead     []byte
+
+	in   []byte // read, and not looked at yet
+	out  []byte // to be handed out
+	err  error  // of src
+	done int    // how often it was replaced
+	room [16 << 10]byte
+}
+
+// lookahead is how much must follow a placeholder before it is judged: the
+// delimiter of a multipart body is at most 70 characters and four more (RFC 2046
+// section 5.1.1).
+const lookahead = 80
+
+// Read implements [io.Reader].
+func (f *filler) Read(p []byte) (int, error) {
+	for len(f.out) == 0 {
+		if f.err != nil && len(f.in) == 0 {
+			return 0, f.err
+		}
+		if f.err == nil {
+			n, err := f.src.Read(f.room[:])
+			f.in, f.err = append(f.in, f.room[:n]...), err
+		}
+		if err := f.work(); err != nil {
+			f.err, f.in, f.out = err, nil, nil
+			return 0, err
+		}
+	}
+	n := copy(p, f.out)
+	f.out = f.out[n:]
+	return n, nil
+}
+
+// work moves what is settled from in to out.
+func (f *filler) work() error {
+	f.out = f.out[:0:0]
+	more := f.err == nil
+	for {
+		at := bytes.Index(f.in, f.placeholder)
+		if at < 0 {
+			keep := 0
+			if more { // it may begin at the end of what is here
+				keep = min(len(f.in), len(f.placeholder)-1)
+			}
+			f.pass(len(f.in) - keep)
+			return nil
+		}
+		f.pass(at)
+		end := len(f.placeholder)
+		if more && len(f.in) < end+lookahead {
+			return nil
+		}
+		if !f.scan.begins() || !f.scan.ends(f.in[end:], more) {
+			f.pass(1) // the guard finds it, and refuses
+			continue
+		}
+		if f.done++; f.done > maxFilled {
+			return fmt.Errorf("the placeholder stands in more than %d fields of the body", maxFilled)
+		}
+		for _, c := range f.in[:end] {
+			f.scan.step(c)
+		}
+		f.out, f.in = append(f.out, f.instead...), f.in[end:]
+	}
+}
+
+// pass hands n octets on as they are.
+func (f *filler) pass(n int) {
+	for _, c := range f.in[:n] {
+		f.scan.step(c)
+	}
+	f.out = append(f.out, f.in[:n]...)
+	f.in = append(f.in[:0:0], f.in[n:]...)
+}
+
+// jsonScan follows a JSON document. A field is named by the keys that lead to it;
+// lists on the way do not count.
+type jsonScan struct {
+	names map[string]bool
+	open  []jsonLevel
+	lost  bool // nested too deep: nothing is declared any more
+
+	key     []byte // of the key that is being read
+	inText  bool
+	escaped bool
+	isKey   bool
+	first   bool // the next octet is the first of a text value
+}
+
+type jsonLevel struct {
+	object, wantKey bool
+	key             string
+}
+
+func (s *jsonScan) step(c byte) {
+	s.first = false
+	if s.inText {
+		s.inside(c)
+		return
+	}
+	switch c {
+	case '{', '[':
+		if len(s.open) >= maxNesting {
+			s.lost = true
+			return
+		}
+		s.open = append(s.open, jsonLevel{object: c == '{', wantKey: c == '{'})
+	case '}', ']':
+		s.open = s.open[:max(0, len(s.open)-1)]
+	case ',':
+		if n := len(s.open); n > 0 && s.open[n-1].object {
+			s.open[n-1].wantKey = true
+		}
+	case ':':
+		if n := len(s.open); n > 0 {
+			s.open[n-1].wantKey = false
+		}
+	case '"':
+		n := len(s.open)
+		s.inText, s.key = true, s.key[:0]
+		s.isKey = n > 0 && s.open[n-1].object && s.open[n-1].wantKey
+		s.first = !s.isKey
+	}
+}
+
+// inside follows a text.
+func (s *jsonScan) inside(c byte) {
+	switch {
+	case s.escaped:
+		s.escaped = false
+	case c == '\\':
+		s.escaped = true
+	case c == '"':
+		s.inText = false
+		if s.isKey {
+			s.open[len(s.open)-1].key = s.unquoted()
+		}
+		return
+	}
+	if s.isKey && len(s.key) < maxName {
+		s.key = append(s.key, c)
+	}
+}
+
+// unquoted returns the key that was read, "" if it is no name that could be
+// declared.
+func (s *jsonScan) unquoted() string {
+	if len(s.key) >= maxName {
+		return ""
+	}
+	if bytes.IndexByte(s.key, '\\') < 0 {
+		return string(s.key)
+	}
+	var key string
+	if json.Unmarshal([]byte(`"`+string(s.key)+`"`), &key) != nil {
+		return ""
+	}
+	return key
+}
+
+func (s *jsonScan) begins() bool {
+	if !s.first || s.lost {
+		return false
+	}
+	var path []string
+	for _, l := range s.open {
+		if l.object {
+			path = append(path, l.key)
+		}
+	}
+	return s.names[strings.Join(path, ".")]
+}
+
+func (*jsonScan) ends(rest []byte, _ bool) bool { return len(rest) > 0 && rest[0] == '"' }
+
+func (*jsonScan) text(v string) string {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if enc.Encode(v) != nil { // a text always can be
+		return ""
+	}
+	return b.String()[1 : b.Len()-2] // without the quotes and the line end
+}
+
+// formScan follows a form (application/x-www-form-urlencoded).
+type formScan struct {
+	names   map[string]bool
+	name    []byte
+	inValue bool
+	first   bool
+}
+
+func (s *formScan) step(c byte) {
+	s.first = false
+	switch {
+	case c == '&':
+		s.inValue, s.name = false, s.name[:0]
+	case !s.inValue && c == '=':
+		s.inValue, s.first = true, true
+	case !s.inValue && len(s.name) <= maxName:
+		s.name = append(s.name, c)
+	}
+}
+
+func (s *formScan) begins() bool {
+	name, err := url.QueryUnescape(string(s.name))
+	return s.first && err == nil && len(s.name) <= maxName && s.names[name]
+}
+
+func (*formScan) ends(rest []byte, more bool) bool {
+	return len(rest) == 0 && !more || len(rest) > 0 && rest[0] == '&'
+}
+
+func (*formScan) text(v string) string { return url.QueryEscape(v) }
+
+// partScan follows a multipart form (RFC 7578).
+type partScan struct {
+	names     map[string]bool
+	delimiter []byte // CR LF, two hyphens, the boundary
+	tail      []byte // the end of what was read, at most as long as delimiter
+	header    []byte // of the part whose header is being read
+	inHeader  bool
+	declared  bool
+	first     bool
+}
+
+func newPartScan(boundary string, names map[string]bool) *partScan {
+	// The first delimiter may do without the line end before it.
+	return &partScan{names: names, delimiter: []byte("\r\n--" + boundary), tail: []byte("\r\n")}
+}
+
+func (s *partScan) step(c byte) {
+	s.first = false
+	if s.inHeader {
+		if len(s.header) < maxPart {
+			s.header = append(s.header, c)
+		}
+		if c == '\n' && bytes.HasSuffix(s.header, []byte("\r\n\r\n")) {
+			s.inHeader, s.first, s.tail = false, true, s.tail[:0]
+			s.declared = s.names[partName(s.header)]
+		}
+		return
+	}
+	if s.tail = append(s.tail, c); len(s.tail) > len(s.delimiter) {
+		s.tail = append(s.tail[:0], s.tail[1:]...)
+	}
+	if c == s.delimiter[len(s.delimiter)-1] && bytes.Equal(s.tail, s.delimiter) {
+		s.inHeader, s.declared, s.header = true, false, s.header[:0]
+	}
+}
+
+// partName returns the name of a part that is a plain field, "" for any other: a
+// file's content and a file's name are no place for a credential.
+func partName(header []byte) string {
+	name := ""
+	_, fields, _ := strings.Cut(string(header), "\r\n") // what is left of the delimiter's line
+	for line := range strings.SplitSeq(fields, "\r\n") {
+		key, value, _ := strings.Cut(line, ":")
+		switch {
+		case strings.EqualFold(key, "Content-Transfer-Encoding"):
+			return ""
+		case !strings.EqualFold(key, "Content-Disposition"):
+			continue
+		}
+		kind, params, err := mime.ParseMediaType(value)
+		if _, file := params["filename"]; err != nil || kind != "form-data" || file || name != "" {
+			return ""
+		}
+		name = params["name"]
+	}
+	return name
+}
+
+func (s *partScan) begins() bool { return s.first && s.declared }
+
+func (s *partScan) ends(rest []byte, _ bool) bool { return bytes.HasPrefix(rest, s.delimiter) }
+
+func (*partScan) text(v string) string { return v }

@@ -1,0 +1,156 @@
+package broker_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"sallyport/rules"
+)
+
+// frame is a WebSocket frame as a client sends it (RFC 6455 section 5.2).
+func frame(first byte, payload string, mask [4]byte) []byte {
+	out := []byte{first}
+	switch n := len(payload); {
+	case n < 126:
+		out = append(out, 0x80|byte(n))
+	case n < 1<<16:
+		out = binary.BigEndian.AppendUint16(append(out, 0x80|126), uint16(n))
+	default:
+		out = binary.BigEndian.AppendUint64(append(out, 0x80|127), uint64(n))
+	}
+	out = append(out, mask[:]...)
+	for i := range len(payload) {
+		out = append(out, payload[i]^mask[i&3])
+	}
+	return out
+}
+
+// upgraded is a connection that was upgraded; what is written to it is kept.
+type upgraded struct {
+	io.Reader
+	sent bytes.Buffer
+}
+
+func (u *upgraded) Write(p []byte) (int, error) { return u.sent.Write(p) }
+func (*upgraded) Close() error                  { return nil }
+
+// openSocket upgrades a request of cell1 and returns the way to the origin.
+func openSocket(tb testing.TB, k *kit, url string) (io.Writer, *upgraded) {
+	tb.Helper()
+	r := request("GET", url, "Upgrade", "websocket", "Connection", "Upgrade", "Sec-Websocket-Extensions", "permessage-deflate")
+	p := pass(tb, "cell1", "run1", r)
+	if err := k.client.Inject(tb.Context(), p, r); err != nil {
+		tb.Fatal(err)
+	}
+	if got := r.Header["Sec-Websocket-Extensions"]; got != nil {
+		tb.Errorf("the origin is offered %q", got)
+	}
+	u := &upgraded{Reader: strings.NewReader("")}
+	resp := &http.Response{StatusCode: http.StatusSwitchingProtocols, Header: http.Header{"Upgrade": {"websocket"}}, Body: u}
+	if err := k.client.Scrub(p, resp); err != nil {
+		tb.Fatal(err)
+	}
+	w, ok := resp.Body.(io.Writer)
+	if !ok {
+		tb.Fatal("the upgraded connection cannot be written to")
+	}
+	return w, u
+}
+
+// TestPlaceholderInWebSocket: a leak in a message is refused, however it is masked,
+// cut into frames or encoded, with and without a credential on the host.
+func TestPlaceholderInWebSocket(t *testing.T) {
+	k := newKit(t)
+	ph := k.grant("cell1", "run1", "api", "key").Grants[0].Placeholder
+	mask := [4]byte{0x12, 0x34, 0x56, 0x78}
+	long := strings.Repeat("text ", 20_000)
+	tests := []struct {
+		name string
+		sent [][]byte
+		leak bool
+	}{
+		{"text", [][]byte{frame(0x81, `{"k":"`+ph+`"}`, mask)}, true},
+		{"binary", [][]byte{frame(0x82, ph, mask)}, true},
+		{"without a mask's effect", [][]byte{frame(0x81, ph, [4]byte{})}, true},
+		{"two frames of a message", [][]byte{frame(0x01, "a"+ph[:9], mask), frame(0x80, ph[9:], [4]byte{9, 8, 7, 6})}, true},
+		{"with a ping between them", [][]byte{frame(0x01, ph[:9], mask), frame(0x89, "ping", mask), frame(0x80, ph[9:], mask)}, true},
+		{"in a ping", [][]byte{frame(0x89, ph, mask)}, true},
+		{"after much", [][]byte{frame(0x82, long+ph, mask)}, true},
+		{"after another message", [][]byte{frame(0x81, "hello", mask), frame(0x81, ph, mask)}, true},
+		{"an extension nobody agreed on", [][]byte{frame(0xc1, "x", mask)}, true},
+		{"twin, text", [][]byte{frame(0x81, `{"k":"`+ph[:len(ph)-1]+`"}`, mask)}, false},
+		{"twin, parts of two messages", [][]byte{frame(0x81, ph[:9], mask), frame(0x81, ph[9:], mask)}, false},
+		{"twin, large", [][]byte{frame(0x82, long, mask), frame(0x88, "", mask)}, false},
+	}
+	for _, url := range []string{"https://ok.test/socket", "https://api.test/v1/socket"} {
+		for _, tt := range tests {
+			t.Run(tt.name+" "+url, func(t *testing.T) {
+				w, u := openSocket(t, k, url)
+				all := bytes.Join(tt.sent, nil)
+				var err error
+				for rest := all; len(rest) > 0 && err == nil; { // in pieces that fit no frame
+					n := min(len(rest), 7)
+					_, err = w.Write(rest[:n])
+					rest = rest[n:]
+				}
+				if !tt.leak {
+					if err != nil || !bytes.Equal(u.sent.Bytes(), all) {
+						t.Errorf("%v, %d of %d octets sent", err, u.sent.Len(), len(all))
+					}
+					return
+				}
+				want := rules.PlaceholderLeak
+				if strings.HasPrefix(tt.name, "an extension") {
+					want = rules.BadRequest
+				}
+				wantDenied(t, err, want)
+				if u.sent.Len() >= len(all) {
+					t.Error("all of it was sent")
+				}
+				if _, again := w.Write([]byte{0x81, 0x80, 0, 0, 0, 0}); again == nil || !errors.Is(err, again) && !errors.Is(again, err) {
+					wantDenied(t, again, want)
+				}
+			})
+		}
+	}
+}
+
+func TestFramesCutAnywhere(t *testing.T) {
+	k := newKit(t)
+	ph := k.grant("cell1", "run1", "api").Grants[0].Placeholder
+	rapid.Check(t, func(rt *rapid.T) {
+		leak := rapid.Bool().Draw(rt, "leak")
+		value := ph
+		if !leak {
+			value = ph[:len(ph)-1]
+		}
+		text := rapid.StringMatching(`[a-z ]{0,300}`).Draw(rt, "before") + value + rapid.StringMatching(`[ ][a-z ]{0,300}`).Draw(rt, "after")
+		var all []byte
+		for first, rest := byte(0x01), text; rest != "" || first == 0x01; first = 0x00 {
+			n := min(len(rest), rapid.IntRange(0, 200).Draw(rt, "frame")+1)
+			fin := byte(0)
+			if n == len(rest) {
+				fin = 0x80
+			}
+			all = append(all, frame(first|fin, rest[:n], [4]byte{1, byte(n), 3, 200})...)
+			rest = rest[n:]
+		}
+		w, u := openSocket(t, k, "https://ok.test/socket")
+		var err error
+		for rest := all; len(rest) > 0 && err == nil; {
+			n := rapid.IntRange(1, len(rest)).Draw(rt, "cut")
+			_, err = w.Write(rest[:n])
+			rest = rest[n:]
+		}
+		if leak != (err != nil) || !leak && !bytes.Equal(u.sent.Bytes(), all) {
+			rt.Fatalf("leak %v: %v, %d of %d octets", leak, err, u.sent.Len(), len(all))
+		}
+	})
+}
