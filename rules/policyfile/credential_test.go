@@ -185,7 +185,7 @@ func TestCredentialErrors(t *testing.T) {
 		{"CR-03", rest + "type: github-app\ngithub-app: {app: \"1\", installation: 7, api: \"http://g.test\", permissions: {contents: read}}\n", []place{{7, 46, "not an https URL"}}},
 		{"", rest + "type: body\n", []place{{1, 1, "type body needs body: {json: …}"}}},
 		{"", rest + "type: body\nbody: {}\n", []place{{7, 7, "names no field"}}},
-		{"", rest + "type: body\nbody: {json: [\"\"]}\n", []place{{7, 15, "empty text"}}},
+		{"", rest + "type: body\nbody: {json: [\"\"]}\n", []place{{7, 7, "names no field"}, {7, 15, "empty text"}}},
 		{"HT-15", rest + "type: query\nquery: {param: \"a&b\"}\n", []place{{7, 16, "not the name of a parameter"}}},
 		{"", rest + "type: query\nquery: {parm: a}\n", []place{{7, 8, "has no param"}, {7, 9, `did you mean "param"?`}}},
 		{"", rest + "type: bearer\noauth2-client: {client_id: a}\n", []place{{7, 16, "is for type oauth2-client"}}},
