@@ -19,6 +19,7 @@ type subject struct {
 	endpoint target.Endpoint
 	path     target.Path
 	ask      *http.Request // for the form of the answer; nil for a CONNECT
+	secure   bool          // it came in TLS
 }
 
 // String writes method, place and path, never query or body, in printable
@@ -28,7 +29,7 @@ func (s subject) String() string {
 		return "the request"
 	}
 	method := cut(s.method, 24)
-	port := defaultPort(s.ask != nil && s.ask.TLS != nil)
+	port := defaultPort(s.secure)
 	if s.ask == nil {
 		port = 0
 	}
@@ -144,6 +145,9 @@ func (d denial) write(w http.ResponseWriter, r *http.Request) int {
 		h.Set("Grpc-Status", d.grpcStatus())
 		h.Set("Grpc-Message", grpcEscape(d.sentence))
 		status = http.StatusOK
+		if r.ProtoMajor == 1 {
+			h.Set("Content-Length", "0")
+		}
 	} else {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Content-Length", strconv.Itoa(len(body)))

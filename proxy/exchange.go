@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httputil"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,54 +15,60 @@ import (
 	"sallyport/rules/gate"
 )
 
-// exchange is one request and its answer. It is the ResponseWriter that the
-// answer goes through and the RoundTripper that fetches it.
+// exchange is one request and its answer.
 type exchange struct {
 	*run
 	st     *stream
-	w      http.ResponseWriter
+	w      http.ResponseWriter // an *answer, or net/http's for HTTP/2
 	in     *http.Request
 	ctx    context.Context //nolint:containedctx // the request's, for the closing record
 	form   form
 	secure bool
-	rp     httputil.ReverseProxy
 
 	pass      gate.Pass
 	websocket bool
-	known     bool // the answer has a length
+	body      *requestBody // what is sent upstream; nil for nothing
 
 	// The outcome.
 	status   int
 	received int64
-	sent     atomic.Int64 // the body is read by the transport's goroutine
+	sent     atomic.Int64 // the body may be read by another goroutine
 	addr     atomic.Pointer[netip.AddrPort]
 	reason   rules.Reason
 	err      error
 	badBody  atomic.Pointer[error] // why the sandbox's body could not be read
 	allSent  atomic.Bool           // the body was read to its end
 	overBody atomic.Bool           // it was longer than it may be, and cut off
+
+	bodyStopped atomic.Bool // and nobody reads it any more
+
+	mu       sync.Mutex // guards answered, and the header while it is not
+	answered bool       // too late for interim answers
 }
 
 // serveInspected answers the requests inside a terminated stream.
-func (r *run) serveInspected(w http.ResponseWriter, req *http.Request) {
-	st := streamFrom(req.Context())
-	x := &exchange{run: r, st: st, w: w, in: req, ctx: req.Context(), secure: st.secure}
+func (r *run) serveInspected(ctx context.Context, st *stream, w http.ResponseWriter, req *http.Request) {
+	x := r.newExchange(ctx, st, w, req)
+	x.secure = st.secure
 	defer x.end()
-	st.requests.Add(1)
 	x.serve(st.explain)
 }
 
 // serveAbsolute answers what comes to the explicit listener and is no CONNECT:
 // it must be in absolute form (CN-12), for plain HTTP.
 func (r *run) serveAbsolute(w http.ResponseWriter, req *http.Request) {
-	if e, ok := w.(early); ok {
-		w = e.ResponseWriter
-	}
-	st := streamFrom(req.Context())
-	x := &exchange{run: r, st: st, w: w, in: req, ctx: req.Context()}
+	x := r.newExchange(req.Context(), streamFrom(req.Context()), w, req)
 	defer x.end()
-	st.requests.Add(1)
 	x.serve(false)
+}
+
+func (r *run) newExchange(ctx context.Context, st *stream, w http.ResponseWriter, req *http.Request) *exchange {
+	x := &exchange{run: r, st: st, w: w, in: req, ctx: ctx}
+	if a, ok := w.(*answer); ok {
+		a.c.now.Store(x)
+	}
+	st.requests.Add(1)
+	return x
 }
 
 // serve takes the steps of one request; explain says that the place was denied
@@ -157,7 +163,7 @@ func (x *exchange) deny(err error) {
 }
 
 func (x *exchange) subject() subject {
-	return subject{method: x.in.Method, endpoint: x.request().Endpoint, path: x.form.path, ask: x.in}
+	return subject{method: x.in.Method, endpoint: x.request().Endpoint, path: x.form.path, ask: x.in, secure: x.secure}
 }
 
 const (
@@ -187,7 +193,7 @@ func (x *exchange) answer(d denial) {
 	}
 	x.status = d.write(x.w, x.in)
 	if drain {
-		_ = x.FlushError()
+		_ = http.NewResponseController(x.w).Flush()
 		_, _ = io.CopyN(io.Discard, x.in.Body, bodyRest) // what is left over ends the connection
 	}
 }
@@ -206,20 +212,22 @@ func (x *exchange) forward() {
 	x.st.track(x.pass)
 	if n, ok := x.form.endpoint.Host.Name(); ok && n.String() == rules.Reserved {
 		x.in = x.in.WithContext(withCell(x.ctx, x.st.cell))
-		x.cfg.Internal.ServeHTTP(x, x.in)
+		x.cfg.Internal.ServeHTTP(&counted{x}, x.in)
 		return
 	}
 	if x.in.ContentLength != 0 && x.in.ProtoMajor == 1 {
 		x.duplex()
 	}
-	x.rp = httputil.ReverseProxy{
-		Rewrite: func(*httputil.ProxyRequest) {}, // RoundTrip does it, and sees the errors
-		// No flush interval: Write flushes, and what has no length is
-		// flushed by httputil anyway.
-		Transport: x, BufferPool: &x.buffers, ErrorHandler: failed,
-		ErrorLog: x.inner.ErrorLog,
+	resp, err := x.fetch()
+	x.mu.Lock()
+	x.answered = true
+	x.mu.Unlock()
+	if err != nil {
+		x.failed(err)
+		return
 	}
-	x.rp.ServeHTTP(x, x.in)
+	defer resp.Body.Close()
+	x.passOn(resp)
 }
 
 // end closes the exchange, after a panic too: it costs this request alone.
@@ -235,6 +243,7 @@ func (x *exchange) end() {
 	if x.overBody.Load() && x.reason == "" {
 		x.reason = rules.BodyTooLarge
 	}
+	x.stopBody()
 	if x.pass.Valid() {
 		x.st.untrack(x.pass)
 		out := gate.Outcome{Status: x.status, Sent: x.sent.Load(), Received: x.received, Reason: x.reason, Err: x.st.because(x.err)}

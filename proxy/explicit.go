@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,25 +25,32 @@ import (
 // it like ones for the proxy itself.
 func (s *Server) ServeExplicit(ctx context.Context, ln net.Listener) error {
 	r := s.newRun(ctx, explicit, ln)
-	base := context.WithoutCancel(ctx)
-	door := r.door(base)
-	r.front = r.newServed(base, ln, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		req.URL.Scheme = "" // see door; what was asked for is read from RequestURI
-		door.ServeHTTP(early{w}, req)
-	}))
+	door := r.door()
 	return r.serve(ctx, ln, func(streams context.Context) error {
 		return r.accept(ctx, ln, func(c net.Conn) {
-			if st, ok := r.newStream(c); ok && !r.front.feed.put(st.conn) {
-				st.finish(streams, errShutdown)
+			if st, ok := r.newStream(c); ok {
+				go r.guard(streams, st, func() { r.admitted(streams, st, door) })
 			}
 		})
 	})
 }
 
+// admitted serves a client of the explicit listener, until it asks for a
+// stream; that it gets on the same goroutine.
+func (r *run) admitted(ctx context.Context, st *stream, door http.Handler) {
+	r.serveHTTP1(ctx, st, st.conn, func(ctx context.Context, _ *stream, w http.ResponseWriter, req *http.Request) {
+		req.URL.Scheme = "" // see door; what was asked for is read from RequestURI
+		door.ServeHTTP(w, req.WithContext(ctx))
+	})
+	if st.hijacked.Load() {
+		r.connectRequest(ctx, st)
+	}
+}
+
 var errNoDefault = errors.New("proxy: goproxy was to act by itself")
 
 // door makes the goproxy server of a listener.
-func (r *run) door(ctx context.Context) *goproxy.ProxyHttpServer {
+func (r *run) door() *goproxy.ProxyHttpServer {
 	g := goproxy.NewProxyHttpServer()
 	g.Logger = doorLog{r.cfg.Log}
 	// None of the following is reached. They are taken away so that a mistake
@@ -63,10 +69,7 @@ func (r *run) door(ctx context.Context) *goproxy.ProxyHttpServer {
 			_ = client.Close()
 			return
 		}
-		// A goroutine of its own lets net/http's end, with its buffers: they
-		// would double what an idle tunnel costs.
-		to, proto := req.RequestURI, req.Proto
-		go r.guard(ctx, c.st, func() { r.connectRequest(ctx, c.st, to, proto) })
+		c.st.reply = &connectReply{proto: req.Proto, authority: req.RequestURI}
 	})
 	g.NonproxyHandler = http.HandlerFunc(r.serveAbsolute)
 	return g
@@ -80,40 +83,18 @@ func (l doorLog) Printf(format string, args ...any) {
 	l.log.Warn("goproxy", "msg", fmt.Sprintf(format, args...))
 }
 
-// early is a ResponseWriter whose Hijack puts back what the client sent
-// together with its CONNECT: goproxy drops it (CN-16).
-type early struct{ http.ResponseWriter }
-
-// Hijack implements http.Hijacker.
-func (e early) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	c, rw, err := http.NewResponseController(e.ResponseWriter).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	cc, ok := c.(*clientConn)
-	if !ok {
-		return nil, nil, errors.Join(errors.New("proxy: not a stream's connection"), c.Close())
-	}
-	seen, err := rw.Reader.Peek(rw.Reader.Buffered())
-	if err != nil {
-		return nil, nil, errors.Join(err, c.Close())
-	}
-	cc.early = append(bytes.Clone(seen), cc.early...)
-	return cc, rw, nil
-}
-
-// Unwrap gives http.ResponseController the rest.
-func (e early) Unwrap() http.ResponseWriter { return e.ResponseWriter }
-
 // connectRequest opens the stream that a CONNECT asks for.
-func (r *run) connectRequest(ctx context.Context, st *stream, authority, proto string) {
+func (r *run) connectRequest(ctx context.Context, st *stream) {
 	// From here on it is a stream like one of the other listener's.
 	st.hijacked.Store(false)
 	st.heads.Store(0)
 	st.requests.Store(0)
-	st.reply = &connectReply{proto: proto}
+	if st.reply == nil { // taken over, and not by a CONNECT: goproxy's doing
+		st.finish(ctx, errNoDefault)
+		return
+	}
 	ctx = gate.WithOrigin(ctx, st.origin())
-	to, err := target.ParseAuthority(authority, 0)
+	to, err := target.ParseAuthority(st.reply.authority, 0)
 	if err != nil {
 		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, rules.Request{Question: rules.Connect, Cell: st.cell, Method: http.MethodConnect},
 			rules.BadRequest, err))
@@ -124,7 +105,7 @@ func (r *run) connectRequest(ctx context.Context, st *stream, authority, proto s
 }
 
 // connectReply is the answer to a CONNECT, which is given once.
-type connectReply struct{ proto string }
+type connectReply struct{ proto, authority string } // sandbox-controlled
 
 // accepted tells the client that its stream is open. A stream to a denied
 // place is accepted where the refusal can be said inside, and refused where

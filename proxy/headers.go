@@ -22,7 +22,7 @@ func ours(name string) bool {
 // cleanRequest removes what is between the sandbox and us (RFC 9110 section
 // 7.6.1), what only we may set, and what would have another request made of
 // this one than the one that is judged (HT-16). It leaves Connection and
-// Upgrade to httputil.ReverseProxy, which needs them.
+// Upgrade, which tell a WebSocket, to [forwardable].
 func cleanRequest(h http.Header) {
 	for _, v := range h["Connection"] {
 		for name := range strings.SplitSeq(v, ",") {
@@ -43,6 +43,46 @@ func cleanRequest(h http.Header) {
 		case name == "Http2-Settings", name == "Keep-Alive", name == "Host":
 			delete(h, name)
 		}
+	}
+}
+
+// hopByHop removes what is between two neighbours alone (RFC 9110 section
+// 7.6.1): what Connection lists, and what is known to be.
+func hopByHop(h http.Header) {
+	for _, v := range h["Connection"] {
+		for name := range strings.SplitSeq(v, ",") {
+			h.Del(strings.TrimSpace(name))
+		}
+	}
+	for _, name := range [...]string{
+		"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	} {
+		delete(h, name)
+	}
+}
+
+// forwardable makes the header of a request fit to be sent: what is between
+// neighbours is removed or our own, and nobody is told who asked.
+func forwardable(h http.Header, websocket bool) {
+	trailers := hasToken(h["Te"], "trailers")
+	hopByHop(h)
+	if trailers {
+		h["Te"] = []string{"trailers"} // gRPC insists
+	}
+	if websocket {
+		h["Connection"], h["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
+	}
+	for _, name := range [...]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		delete(h, name)
+	}
+	if _, ok := h["User-Agent"]; !ok {
+		h["User-Agent"] = []string{""} // or net/http would say its own
+	}
+}
+
+func copyHeader(to, from http.Header) {
+	for name, values := range from {
+		to[name] = append(to[name], values...)
 	}
 }
 

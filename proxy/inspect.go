@@ -41,12 +41,16 @@ func (r *run) inspectTLS(ctx context.Context, st *stream) {
 	r.inspect(ctx, st, t)
 }
 
-// inspect hands the stream to net/http, which ends it (stream.httpState).
+// inspect serves the stream's requests. HTTP/2 is net/http's, which ends the
+// stream as well (stream.httpState).
 func (r *run) inspect(ctx context.Context, st *stream, c net.Conn) {
 	if st.opened {
 		st.track(st.pass) // an idle stream is judged again as well
 	}
-	if !r.inner.feed.put(c) {
+	switch {
+	case !st.h2:
+		r.serveHTTP1(ctx, st, c, r.serveInspected)
+	case !r.inner.feed.put(c):
 		st.finish(ctx, errShutdown)
 	}
 }

@@ -4,23 +4,35 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"net/textproto"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"sallyport/rules"
 	"sallyport/rules/gate"
 )
 
-// RoundTrip implements http.RoundTripper for httputil.ReverseProxy: the last
-// changes, the credential, and out.
-func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
-	x.prepare(out)
-	ctx := out.Context()
+// fetch sends the admitted request, after the last changes and with the
+// credential, and returns the answer with its body still to be read.
+func (x *exchange) fetch() (*http.Response, error) {
+	ctx := x.ctx
+	if _, ok := x.w.(*answer); !ok { // the other has one for all its requests
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+			GotConn: x.gotConn,
+			Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+				x.got1xx(code, http.Header(h))
+				return nil
+			},
+		})
+	}
+	out := x.outgoing()
 	if err := x.cfg.Inject(ctx, x.pass, out); err != nil {
 		if _, ok := errors.AsType[*gate.DeniedError](err); !ok {
 			err = &gate.DeniedError{Reason: rules.BrokerUnavailable, ID: x.pass.ID(), Decision: x.pass.Decision(), Err: err}
@@ -31,36 +43,38 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := x.receive(resp); err != nil {
-		return nil, err
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		cleanResponse(resp.Header)
+		return nil, x.switchProtocols(resp)
 	}
 	return resp, nil
 }
 
-// prepare makes of the clone that ReverseProxy made the request that was
-// admitted, octet by octet.
-func (x *exchange) prepare(out *http.Request) {
-	out.URL, out.Host, out.RequestURI = x.url(), x.form.endpoint.Authority(defaultPort(x.secure)), ""
-	out.Trailer = nil
-	if out.Body != nil {
-		d := x.pass.Decision()
-		body := &requestBody{ReadCloser: out.Body, x: x, most: d.BodyLimit()}
-		for name := range x.in.Trailer {
-			if trailerAllowed(name) {
-				if out.Trailer == nil {
-					out.Trailer = make(http.Header)
-				}
-				out.Trailer[name] = nil
+// outgoing makes the request that was admitted, octet by octet. The header of
+// the one that came stays as it was judged: it may be judged again.
+func (x *exchange) outgoing() *http.Request {
+	out := &http.Request{
+		Method: x.in.Method, URL: x.url(), Host: x.form.endpoint.Authority(defaultPort(x.secure)),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: maps.Clone(x.in.Header), ContentLength: x.in.ContentLength, TransferEncoding: x.in.TransferEncoding,
+	}
+	forwardable(out.Header, x.websocket)
+	if x.in.ContentLength == 0 {
+		return out
+	}
+	d := x.pass.Decision()
+	x.body = &requestBody{body: x.in.Body, x: x, most: d.BodyLimit()}
+	for name := range x.in.Trailer {
+		if trailerAllowed(name) {
+			if out.Trailer == nil {
+				out.Trailer = make(http.Header)
 			}
+			out.Trailer[name] = nil
 		}
-		body.trailer = out.Trailer
-		out.Body = body
 	}
-	// ReverseProxy has put a trace of its own, made for this request, into the
-	// context; adding to it saves composing two by reflection.
-	if t := httptrace.ContextClientTrace(out.Context()); t != nil {
-		t.GotConn = x.gotConn
-	}
+	x.body.trailer = out.Trailer
+	out.Body = x.body
+	return out
 }
 
 // url writes the place and the path as they were judged.
@@ -94,27 +108,119 @@ func (x *exchange) gotConn(i httptrace.GotConnInfo) {
 	}
 }
 
-// receive looks at upstream's answer before the sandbox gets it. With an error
-// the answer is done with.
-func (x *exchange) receive(resp *http.Response) error {
+// got1xx passes an interim answer on. 100 Continue is not one of them: our
+// own server says it when upstream begins to read the body.
+func (x *exchange) got1xx(code int, h http.Header) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.answered || code == http.StatusContinue || code == http.StatusSwitchingProtocols {
+		return
+	}
+	hopByHop(h)
+	cleanResponse(h)
+	to := x.w.Header()
+	copyHeader(to, h)
+	x.w.WriteHeader(code)
+	clear(to)
+}
+
+// passOn gives upstream's answer to the client as it comes.
+func (x *exchange) passOn(resp *http.Response) {
+	hopByHop(resp.Header)
 	cleanResponse(resp.Header)
-	if resp.StatusCode == http.StatusSwitchingProtocols {
-		return x.switchProtocols(resp)
+	announced := len(resp.Trailer)
+	if announced > 0 {
+		resp.Header["Trailer"] = []string{strings.Join(keys(resp.Trailer), ", ")}
 	}
-	x.known = resp.ContentLength >= 0
-	resp.Body = &responseBody{ReadCloser: resp.Body, x: x, resp: resp}
-	return nil
+	x.status = resp.StatusCode
+	if x.in.ContentLength != 0 && x.in.ProtoMajor == 1 && !x.allSent.Load() && x.sent.Load() != x.in.ContentLength {
+		resp.Header["Connection"] = []string{"close"} // see duplex
+	}
+	var reading, writing error
+	if a, ok := x.w.(*answer); ok {
+		a.header = resp.Header
+		a.WriteHeader(resp.StatusCode)
+		x.received, reading, writing = a.relay(resp.Body)
+	} else {
+		copyHeader(x.w.Header(), resp.Header)
+		x.w.WriteHeader(resp.StatusCode)
+		if resp.ContentLength < 0 {
+			_ = http.NewResponseController(x.w).Flush() // the body may be long in coming
+		}
+		reading, writing = x.copyBody(resp.Body)
+	}
+	switch {
+	case reading != nil:
+		x.err = fmt.Errorf("reading the answer: %w", reading)
+	case writing != nil:
+		x.err = fmt.Errorf("answering the client: %w", writing)
+	}
+	if x.err != nil {
+		panic(http.ErrAbortHandler) // what was sent must not look whole
+	}
+	_ = resp.Body.Close() // the trailer may be there only now
+	if len(resp.Trailer) > 0 {
+		cleanResponse(resp.Trailer)
+		x.passTrailer(resp.Trailer, announced)
+	}
 }
 
-// failed is the ErrorHandler of all requests: httputil could not send one, or
-// got no answer.
-func failed(w http.ResponseWriter, _ *http.Request, err error) {
-	if x, ok := w.(*exchange); ok {
-		x.failed(err)
+func keys(h http.Header) []string {
+	out := make([]string, 0, len(h))
+	for name := range h {
+		out = append(out, name)
+	}
+	return out
+}
+
+// copyBody passes a body on to net/http, which speaks HTTP/2.
+func (x *exchange) copyBody(body io.Reader) (reading, writing error) {
+	buf := x.buffers.Get()
+	defer x.buffers.Put(buf)
+	flush := http.NewResponseController(x.w).Flush
+	for {
+		n, err := body.Read(buf)
+		if n > 0 {
+			k, werr := x.w.Write(buf[:n])
+			x.received += int64(k)
+			if werr == nil {
+				werr = flush()
+			}
+			if werr != nil {
+				return nil, werr
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil, nil
+		}
+		if err != nil {
+			return err, nil
+		}
 	}
 }
 
+func (x *exchange) passTrailer(t http.Header, announced int) {
+	if a, ok := x.w.(*answer); ok {
+		a.trailer = t
+		return
+	}
+	// In HTTP/1 this would force chunks; here it forces a header block of its own.
+	_ = http.NewResponseController(x.w).Flush()
+	to := x.w.Header()
+	if len(t) == announced {
+		copyHeader(to, t)
+		return
+	}
+	for name, values := range t {
+		for _, v := range values {
+			to.Add(http.TrailerPrefix+name, v)
+		}
+	}
+}
+
+// failed answers a request that could not be sent, or got no answer.
 func (x *exchange) failed(err error) {
+	x.stopBody()
 	if errors.Is(err, errSwitched) {
 		return
 	}
@@ -141,82 +247,69 @@ func (x *exchange) failed(err error) {
 	x.answer(faultOf(err, x.pass, x.subject()))
 }
 
-// Header implements http.ResponseWriter.
-func (x *exchange) Header() http.Header { return x.w.Header() }
+// counted counts what our own handlers answer.
+type counted struct{ x *exchange }
 
-// WriteHeader implements http.ResponseWriter, also for 1xx answers. 100
-// Continue is not passed on: our server says it when upstream begins to read
-// the body.
-func (x *exchange) WriteHeader(code int) {
-	if code >= 200 {
-		x.status = code
-		if x.in.ContentLength != 0 && x.in.ProtoMajor == 1 && !x.allSent.Load() && x.sent.Load() != x.in.ContentLength {
-			x.w.Header().Set("Connection", "close") // see duplex
-		}
-		x.w.WriteHeader(code)
-		return
+// Header implements [http.ResponseWriter].
+func (c *counted) Header() http.Header { return c.x.w.Header() }
+
+// WriteHeader implements [http.ResponseWriter].
+func (c *counted) WriteHeader(code int) {
+	if code >= http.StatusOK && c.x.status == 0 {
+		c.x.status = code
 	}
-	if code != http.StatusContinue {
-		cleanResponse(x.w.Header())
-		x.w.WriteHeader(code)
-	}
+	c.x.w.WriteHeader(code)
 }
 
-// Write implements http.ResponseWriter. An answer with a length is flushed
-// as it comes, too: the last piece would be at the end of the request anyway.
-func (x *exchange) Write(b []byte) (int, error) {
-	n, err := x.w.Write(b)
-	x.received += int64(n)
-	if err == nil && x.known {
-		err = x.FlushError()
+// Write implements [http.ResponseWriter].
+func (c *counted) Write(b []byte) (int, error) {
+	if c.x.status == 0 {
+		c.x.status = http.StatusOK
 	}
-	if err != nil && x.err == nil {
-		x.err = fmt.Errorf("answering the client: %w", err)
+	n, err := c.x.w.Write(b)
+	c.x.received += int64(n)
+	if err != nil && c.x.err == nil {
+		c.x.err = fmt.Errorf("answering the client: %w", err)
 	}
 	return n, err
 }
 
-// FlushError is what http.ResponseController looks for.
-func (x *exchange) FlushError() error {
-	if f, ok := x.w.(interface{ FlushError() error }); ok {
-		return f.FlushError()
-	}
-	return http.ErrNotSupported
-}
-
-// Unwrap gives http.ResponseController the rest.
-func (x *exchange) Unwrap() http.ResponseWriter { return x.w }
+// Unwrap gives [http.ResponseController] the rest.
+func (c *counted) Unwrap() http.ResponseWriter { return c.x.w }
 
 // requestBody counts what is sent upstream, and passes on the trailer that
-// may be passed on.
+// may be passed on. After stop nobody reads any more.
 type requestBody struct {
-	io.ReadCloser
 	x       *exchange
 	trailer http.Header
-	most    int64       // octets, 0 for any number
-	closed  atomic.Bool // by the transport, which wants no more of it
-}
 
-// Close implements io.Closer.
-func (b *requestBody) Close() error {
-	b.closed.Store(true)
-	return b.ReadCloser.Close()
+	most   int64       // octets, 0 for any number
+	closed atomic.Bool // by the transport, which wants no more of it
+
+	mu      sync.Mutex // guards body while it is read
+	body    io.Reader
+	stopped bool
 }
 
 // errBodyTooLarge ends a body that is longer than a limit, whatever it declared.
 var errBodyTooLarge = errors.New("the request's body is larger than its limit")
 
-// Read implements io.Reader. Of a body that is too long no octet beyond the
+// Read implements [io.Reader]. Of a body that is too long no octet beyond the
 // limit leaves: one more is read, to tell such a body from one that ends there.
 func (b *requestBody) Read(p []byte) (int, error) {
 	if b.x.overBody.Load() {
 		return 0, errBodyTooLarge
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped || b.closed.Load() {
+		return 0, http.ErrBodyReadAfterClose
+	}
 	left := b.most - b.x.sent.Load()
 	if b.most > 0 && int64(len(p)) > left+1 {
 		p = p[:left+1]
 	}
-	n, err := b.ReadCloser.Read(p)
+	n, err := b.body.Read(p)
 	if b.most > 0 && int64(n) > left {
 		n, err = int(left), errBodyTooLarge
 		b.x.overBody.Store(true)
@@ -225,33 +318,41 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	switch {
 	case errors.Is(err, errBodyTooLarge):
 	case errors.Is(err, io.EOF):
-		b.x.allSent.Store(true)
 		for name := range b.trailer {
 			b.trailer[name] = b.x.in.Trailer[name]
 		}
-	case err != nil && !b.closed.Load(): // else upstream has gone, and the sandbox is not to blame
+		b.x.allSent.Store(true)
+	case err != nil && !b.closed.Load() && !b.x.bodyStopped.Load(): // else upstream has gone, and the sandbox is not to blame
 		err = fmt.Errorf("reading the request's body: %w", err)
 		b.x.badBody.CompareAndSwap(nil, &err)
 	}
 	return n, err
 }
 
-// responseBody notices a body that ends before its time, and a trailer that
-// is not upstream's to set.
-type responseBody struct {
-	io.ReadCloser
-	x    *exchange
-	resp *http.Response
+// Close implements [io.Closer]. The transport closes what it does not read;
+// that must not keep the exchange from reading the rest.
+func (b *requestBody) Close() error {
+	b.closed.Store(true)
+	return nil
 }
 
-// Read implements io.Reader.
-func (b *responseBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	switch {
-	case errors.Is(err, io.EOF):
-		cleanResponse(b.resp.Trailer)
-	case err != nil && b.x.err == nil:
-		b.x.err = fmt.Errorf("reading the answer: %w", err)
+// stopBody keeps the transport from reading on in the client's connection,
+// whose next owner waits for this.
+func (x *exchange) stopBody() {
+	b := x.body
+	if b == nil || x.allSent.Load() || x.bodyStopped.Swap(true) {
+		return
 	}
-	return n, err
+	a, own := x.w.(*answer)
+	if own {
+		_ = a.SetReadDeadline(longAgo) // ends a read that is under way
+	} else {
+		_ = x.in.Body.Close() // net/http's can be closed while it is read
+	}
+	b.mu.Lock()
+	b.stopped = true
+	b.mu.Unlock()
+	if own {
+		_ = a.SetReadDeadline(noDeadline)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sallyport/rules/gate"
@@ -24,9 +25,9 @@ const (
 type run struct {
 	*Server
 	listener string
-	inner    served // the requests inside terminated streams
-	front    served // the explicit listener's own requests; zero on the transparent one
+	inner    served // the requests inside terminated streams that speak HTTP/2
 	open     sync.WaitGroup
+	draining atomic.Bool // no further request is taken
 }
 
 // served is an HTTP server and the connections that it is fed.
@@ -52,8 +53,9 @@ func (s *Server) ServeTransparent(ctx context.Context, ln net.Listener) error {
 // newRun makes what serves the requests inside the streams of a listener.
 func (s *Server) newRun(ctx context.Context, name string, ln net.Listener) *run {
 	r := &run{Server: s, listener: name}
-	r.inner = r.newServed(context.WithoutCancel(ctx), ln, http.HandlerFunc(r.serveInspected))
-	r.inner.Protocols.SetHTTP2(true) // by ALPN only: never in the clear (HW-01)
+	r.inner = r.newServed(context.WithoutCancel(ctx), ln, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.serveInspected(req.Context(), streamFrom(req.Context()), w, req)
+	}))
 	return r
 }
 
@@ -64,13 +66,11 @@ func (r *run) serve(ctx context.Context, ln net.Listener, loop func(streams cont
 	stop := make(chan struct{})
 	var own sync.WaitGroup
 	own.Go(func() { r.watch(stop) })
-	for _, s := range r.servers() {
-		own.Go(func() {
-			if err := s.Serve(s.feed); !errors.Is(err, http.ErrServerClosed) {
-				r.cfg.Log.Error("serving requests ended", "err", err)
-			}
-		})
-	}
+	own.Go(func() {
+		if err := r.inner.Serve(r.inner.feed); !errors.Is(err, http.ErrServerClosed) {
+			r.cfg.Log.Error("serving requests ended", "err", err)
+		}
+	})
 	unlisten := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	err := loop(streams)
 	unlisten()
@@ -84,13 +84,6 @@ func (r *run) serve(ctx context.Context, ln net.Listener, loop func(streams cont
 	return err
 }
 
-func (r *run) servers() []served {
-	if r.front.Server == nil {
-		return []served{r.inner}
-	}
-	return []served{r.front, r.inner}
-}
-
 // drain waits for the streams, and cuts those that take too long.
 func (r *run) drain(ctx context.Context, cancel context.CancelFunc) {
 	grace, stop := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Timeouts.Drain)
@@ -100,11 +93,15 @@ func (r *run) drain(ctx context.Context, cancel context.CancelFunc) {
 		r.open.Wait()
 		close(gone)
 	}()
+	r.draining.Store(true)
+	r.each(func(st *stream) {
+		if st.run == r && st.idle.Load() {
+			_ = st.conn.SetReadDeadline(longAgo)
+		}
+	})
 	var shut sync.WaitGroup
-	for _, s := range r.servers() {
-		shut.Go(func() { _ = s.Shutdown(grace) }) // what it leaves open is cut below
-	}
-	select { // tunnels and WebSockets too, which Shutdown does not know
+	shut.Go(func() { _ = r.inner.Shutdown(grace) }) // what it leaves open is cut below
+	select {                                        // tunnels and WebSockets too, which Shutdown does not know
 	case <-gone:
 	case <-grace.Done():
 	}
@@ -114,9 +111,7 @@ func (r *run) drain(ctx context.Context, cancel context.CancelFunc) {
 			st.cut(errShutdown)
 		}
 	})
-	for _, s := range r.servers() {
-		_ = s.Close()
-	}
+	_ = r.inner.Close()
 	shut.Wait()
 	<-gone
 }
@@ -149,12 +144,12 @@ func (r *run) accept(ctx context.Context, ln net.Listener, take func(net.Conn)) 
 	}
 }
 
-// newServed returns an HTTP/1 server with this room's limits. Its connections
-// are clientConns, in TLS or bare.
+// newServed returns an HTTP/2 server with this room's limits. Its connections
+// are clientConns in TLS that have agreed on it.
 func (r *run) newServed(base context.Context, ln net.Listener, h http.Handler) served {
 	t, l := r.cfg.Timeouts, r.cfg.Limits
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true) // by ALPN only: never in the clear (HW-01)
 	return served{feed: newFeed(ln.Addr()), Server: &http.Server{
 		Protocols:         protocols,
 		Handler:           h,

@@ -41,9 +41,12 @@ type stream struct {
 	hijacked atomic.Bool  // a WebSocket, or a CONNECT's tunnel
 	quiet    int          // sweeps without use; of the sweeper alone
 
-	mu     sync.Mutex // guards the two below
+	idle atomic.Bool // waits for a request
+
+	mu     sync.Mutex // guards the three below
 	passes []gate.Pass
-	why    error // why it was cut
+	why    error  // why it was cut
+	stop   func() // what is to be done when it is cut
 
 	once sync.Once
 }
@@ -109,22 +112,15 @@ func (st *stream) origin() gate.Origin {
 	return o
 }
 
-// httpState follows what net/http does with the connection.
+// httpState follows what net/http does with a connection, which speaks HTTP/2.
 func (st *stream) httpState(ctx context.Context, state http.ConnState) {
-	switch state {
-	case http.StateActive:
-		if !st.h2 {
-			st.heads.Add(1)
-		}
-	case http.StateHijacked:
-		st.hijacked.Store(true)
-	case http.StateClosed:
+	if state == http.StateClosed {
 		st.finish(gate.WithOrigin(ctx, st.origin()), nil)
 	}
 }
 
-// finish ends the stream: once, whoever comes first. A request head that
-// net/http refused by itself is recorded here, since no handler saw it.
+// finish ends the stream: once, whoever comes first. A request head that did
+// not come to its end is recorded here, since no handler saw it.
 func (st *stream) finish(ctx context.Context, cause error) {
 	st.once.Do(func() {
 		_ = st.conn.Close()
@@ -172,8 +168,19 @@ func (st *stream) cut(why error) {
 	if st.why == nil {
 		st.why = why
 	}
+	stop := st.stop
 	st.mu.Unlock()
 	st.conn.reset()
+	if stop != nil {
+		stop()
+	}
+}
+
+// onCut has stop called when the stream is cut; nil: nothing.
+func (st *stream) onCut(stop func()) {
+	st.mu.Lock()
+	st.stop = stop
+	st.mu.Unlock()
 }
 
 // because returns why the stream was cut, or else err.

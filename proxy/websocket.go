@@ -7,10 +7,12 @@ import (
 	"net"
 	"net/http"
 	"strings"
+
+	"sallyport/proxy/h1"
 )
 
-// errSwitched ends RoundTrip after the stream became a WebSocket: there is no
-// answer left for httputil to write.
+// errSwitched ends an exchange whose stream became a WebSocket: there is no
+// answer left to write.
 var errSwitched = errors.New("switched to websocket")
 
 var errNotAsked = &upstreamError{"http_upgrade_failed", errors.New("upstream switched protocols without being asked")}
@@ -23,20 +25,17 @@ func (x *exchange) switchProtocols(resp *http.Response) error {
 		return errors.Join(errNotAsked, resp.Body.Close())
 	}
 	defer up.Close()
-	client, rw, err := http.NewResponseController(x.w).Hijack()
-	if err != nil {
-		return fmt.Errorf("taking over the client's connection: %w", err)
+	a, ok := x.w.(*answer)
+	if !ok { // there is no upgrade in HTTP/2
+		return errNotAsked
 	}
+	client, seen := a.take()
 	defer client.Close()
 	x.status = resp.StatusCode
-	resp.Body = nil // so that Write writes the head alone
-	if err := errors.Join(resp.Write(rw), rw.Flush()); err != nil {
+	head := append(h1.AppendHeader([]byte("HTTP/1.1 101 Switching Protocols\r\n"), resp.Header, nil), "\r\n"...)
+	if _, err := client.Write(head); err != nil {
 		x.err = fmt.Errorf("answering the client: %w", err)
 		return errSwitched
-	}
-	seen, err := rw.Reader.Peek(rw.Reader.Buffered())
-	if err != nil {
-		return errors.Join(errSwitched, err)
 	}
 	sent, received, err := relay(end{client, x.st.conn.touch}, seen, up, &x.buffers)
 	x.sent.Store(sent)

@@ -1,0 +1,105 @@
+package h1
+
+import (
+	"net/http"
+	"strings"
+)
+
+// ReadResponse reads the head of the answer to a request with method, of at
+// most most octets, and returns it with its body still to be read. The body is
+// read from r, and has to be read to its end before r is used for anything
+// else. Close says that the connection ends with the answer.
+//
+// An answer that cannot be understood is an [*Error], one that is too long
+// [ErrTooLarge]; other errors are those of the source, [io.EOF] only if nothing
+// was read.
+func (r *Reader) ReadResponse(most int, method string) (*http.Response, error) {
+	block, err := r.block(most)
+	if err != nil {
+		return nil, err
+	}
+	line, rest := cutLine(string(block))
+	resp := &http.Response{ProtoMajor: 1, Body: http.NoBody}
+	if err := statusLine(resp, line); err != nil {
+		return nil, err
+	}
+	if resp.Header, err = fields(rest); err != nil {
+		return nil, err
+	}
+	return resp, r.responseBody(resp, method)
+}
+
+// statusLine reads version, status and reason (RFC 9112 section 4).
+func statusLine(resp *http.Response, line string) error {
+	proto, status, ok := strings.Cut(line, " ")
+	if !ok {
+		return bad("malformed status line")
+	}
+	minor, ok := version(proto)
+	if !ok {
+		return bad("malformed version")
+	}
+	status = strings.TrimLeft(status, " ")
+	code, _, _ := strings.Cut(status, " ")
+	if len(code) != 3 || !fieldText(status) {
+		return bad("malformed status")
+	}
+	for i := range len(code) {
+		if code[i] < '0' || code[i] > '9' {
+			return bad("malformed status")
+		}
+		resp.StatusCode = resp.StatusCode*10 + int(code[i]-'0')
+	}
+	if resp.StatusCode < 100 {
+		return bad("malformed status")
+	}
+	resp.Proto, resp.ProtoMinor, resp.Status = proto, minor, status
+	return nil
+}
+
+// Bodiless reports whether an answer to method with status has no body,
+// whatever its header says (RFC 9112 section 6.3).
+func Bodiless(method string, status int) bool {
+	return method == http.MethodHead || status < 200 || status == http.StatusNoContent || status == http.StatusNotModified
+}
+
+// responseBody finds out where the answer ends (RFC 9112 section 6.3).
+func (r *Reader) responseBody(resp *http.Response, method string) error {
+	resp.Close = closes(resp.ProtoMinor, resp.Header)
+	if resp.ProtoMinor > 0 && resp.Close {
+		delete(resp.Header, "Connection")
+	}
+	inChunks, err := chunked(resp.ProtoMinor, resp.Header)
+	if err != nil {
+		return err
+	}
+	n, err := length(resp.Header)
+	if err != nil {
+		return err
+	}
+	if inChunks {
+		resp.TransferEncoding = chunkedCoding
+		if resp.Trailer, err = announced(resp.Header); err != nil {
+			return err
+		}
+	}
+	switch {
+	case Bodiless(method, resp.StatusCode):
+		if resp.ContentLength = 0; method == http.MethodHead {
+			resp.ContentLength = n
+		}
+	case inChunks:
+		delete(resp.Header, "Content-Length") // the chunks count
+		r.over = 0
+		resp.ContentLength = -1
+		resp.Body = &Body{r: r, chunks: true, trailer: &resp.Trailer}
+	case n >= 0:
+		if resp.ContentLength = n; n > 0 {
+			resp.Body = &Body{r: r, left: n}
+		}
+	default:
+		resp.ContentLength, resp.Close = -1, true
+		resp.Body = &Body{r: r, left: -1}
+	}
+	return nil
+}
