@@ -120,7 +120,7 @@ func (st *stream) peek() (sniff.Result, error) {
 		res := sniff.Bytes(buf)
 		if res.Kind != sniff.Undecided {
 			st.conn.early = append(buf, st.conn.early...)
-			return res, st.conn.SetReadDeadline(noDeadline)
+			return res, st.conn.SetDeadline(noDeadline)
 		}
 		switch {
 		case err == nil:

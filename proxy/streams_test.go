@@ -881,3 +881,29 @@ func TestDoorHasNoDefaults(t *testing.T) {
 		t.Errorf("goproxy connected by itself: %v", trapped)
 	}
 }
+
+// TestStreamsOutliveTheirFirstBytes: the deadline for being understood is over
+// once a stream is, for writing too.
+func TestStreamsOutliveTheirFirstBytes(t *testing.T) {
+	const peek = 200 * time.Millisecond
+	for name, open := range opens() {
+		for _, to := range []string{"ok.test:80", "ok.test:443"} {
+			t.Run(name+" "+to, func(t *testing.T) {
+				l := newLab(t, func(c *proxy.Config) { c.Timeouts = proxy.Timeouts{Peek: peek, Handshake: peek, Drain: time.Second} })
+				l.serveOrigin("ok.test", false, &witness{})
+				c, err := open(l, t.Context(), to)
+				must(t, err)
+				defer c.Close()
+				if strings.HasSuffix(to, "443") {
+					c, err = handshake(t, l, c, &tls.Config{ServerName: "ok.test"})
+					must(t, err)
+				}
+				for began := time.Now(); time.Since(began) < 2*peek; {
+					if status, _, body := exchangeRaw(t, c, get); status != 200 {
+						t.Fatalf("after %v: status %d: %s", time.Since(began), status, body)
+					}
+				}
+			})
+		}
+	}
+}

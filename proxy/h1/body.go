@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 )
 
@@ -191,7 +192,11 @@ func (b *Body) readTrailer() error {
 	if err != nil {
 		return unexpected(err)
 	}
-	h, err := fields(string(block))
+	text := string(block)
+	if strings.Count(text, "\n") != strings.Count(text, "\r\n") {
+		return errLine // as in the chunks, a bare LF ends no line here
+	}
+	h, err := fields(text)
 	if err != nil {
 		return err
 	}
