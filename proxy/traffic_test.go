@@ -200,7 +200,7 @@ func TestLargeBodies(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			var size int64 = 8 << 20
 			if w.h2 {
-				size = 20 << 20 // two flow-control windows of 4 MiB may be full
+				size = 24 << 20 // two flow-control windows of 4 MiB may be full, and what is between them
 			}
 			l := newLab(t)
 			var before, up, down uint64
