@@ -8,6 +8,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -89,21 +90,19 @@ func (r *awsRole) mint(ctx context.Context, v secret.Value) (minted, error) {
 		return minted{}, err
 	}
 	req.Header = header
-	for name, values := range t.sign().Set {
-		req.Header[name] = values
-	}
-	resp, ans, err := roundTrip(ctx, r.transport, req)
+	maps.Copy(req.Header, t.sign().Set)
+	got, err := roundTrip(ctx, r.transport, req)
 	if err != nil {
 		return minted{}, err
 	}
-	return r.read(resp, ans)
+	return r.read(got)
 }
 
 var awsErrorCode = regexp.MustCompile(`^[A-Za-z.]{1,64}$`)
 
 // read takes the keys out of an answer. Nothing of it but a well-formed error code
 // is put into an error.
-func (r *awsRole) read(resp *http.Response, body []byte) (minted, error) {
+func (r *awsRole) read(got told) (minted, error) {
 	var ans struct {
 		Keys struct {
 			AccessKeyID     string    `xml:"AccessKeyId" json:"AccessKeyId"`
@@ -113,16 +112,16 @@ func (r *awsRole) read(resp *http.Response, body []byte) (minted, error) {
 		} `xml:"AssumeRoleResult>Credentials"`
 		Code string `xml:"Error>Code"`
 	}
-	err := xml.Unmarshal(body, &ans)
+	err := xml.Unmarshal(got.body, &ans)
 	switch {
-	case resp.StatusCode != http.StatusOK && err == nil && awsErrorCode.MatchString(ans.Code):
-		return minted{}, fmt.Errorf("it answered %d, %s", resp.StatusCode, ans.Code)
-	case resp.StatusCode != http.StatusOK:
-		return minted{}, fmt.Errorf("it answered %d", resp.StatusCode)
+	case got.status != http.StatusOK && err == nil && awsErrorCode.MatchString(ans.Code):
+		return minted{}, fmt.Errorf("it answered %d, %s", got.status, ans.Code)
+	case got.status != http.StatusOK:
+		return minted{}, fmt.Errorf("it answered %d", got.status)
 	case err != nil || ans.Keys.SessionToken == "" || ans.Keys.Expiration.IsZero():
 		return minted{}, errors.New("its answer holds no temporary keys with an end")
 	}
-	text, err := json.Marshal(ans.Keys)
+	text, err := json.Marshal(ans.Keys) //nolint:gosec // it stays in the broker, as a secret does
 	if err != nil {
 		return minted{}, err
 	}

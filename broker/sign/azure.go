@@ -143,11 +143,12 @@ func azureResource(path string, params url.Values, account string) string {
 	for name, values := range params {
 		names[lower(name)] = append(names[lower(name)], values...)
 	}
-	out := "/" + account + cmp.Or(path, "/")
+	var out strings.Builder
+	out.WriteString("/" + account + cmp.Or(path, "/"))
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		out += "\n" + name + ":" + strings.Join(slices.Sorted(slices.Values(names[name])), ",")
+		out.WriteString("\n" + name + ":" + strings.Join(slices.Sorted(slices.Values(names[name])), ","))
 	}
-	return out
+	return out.String()
 }
 
 // azureField writes a field in one line, with its blanks as they are sent.
@@ -161,9 +162,9 @@ func azureOrder(a, b string) int {
 		return c
 	}
 	for i := range min(len(a), len(b)) {
-		switch {
-		case a[i] == b[i]:
-		case a[i] == '-':
+		switch a[i] {
+		case b[i]:
+		case '-':
 			return 1
 		default:
 			return -1

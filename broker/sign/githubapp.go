@@ -90,23 +90,23 @@ func (g *gitHubApp) mint(ctx context.Context, v secret.Value) (minted, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-GitHub-Api-Version", "2022-11-28")
 	req.Header.Set("User-Agent", "sallyport")
-	resp, answer, err := roundTrip(ctx, g.transport, req)
+	got, err := roundTrip(ctx, g.transport, req)
 	if err != nil {
 		return minted{}, err
 	}
-	return g.read(resp, answer)
+	return g.read(got)
 }
 
-func (g *gitHubApp) read(resp *http.Response, body []byte) (minted, error) {
-	if resp.StatusCode != http.StatusCreated {
-		return minted{}, fmt.Errorf("it answered %d", resp.StatusCode)
+func (g *gitHubApp) read(got told) (minted, error) {
+	if got.status != http.StatusCreated {
+		return minted{}, fmt.Errorf("it answered %d", got.status)
 	}
 	var ans struct {
 		Token     string    `json:"token"`
 		ExpiresAt time.Time `json:"expires_at"`
 	}
 	switch {
-	case json.Unmarshal(body, &ans) != nil || ans.Token == "" || ans.ExpiresAt.IsZero():
+	case json.Unmarshal(got.body, &ans) != nil || ans.Token == "" || ans.ExpiresAt.IsZero():
 		return minted{}, errors.New("its answer holds no token with an end")
 	case checkHeaderSafe(secret.New([]byte(ans.Token))) != nil:
 		return minted{}, errors.New("its token cannot stand in a header")

@@ -3,7 +3,6 @@ package sign
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/rsa"
@@ -111,14 +110,14 @@ func (c ClientCert) HandshakeSignature(v secret.Value, digest []byte, hash crypt
 			return nil, errors.New("that is not what a handshake signs with Ed25519")
 		}
 		return k.Sign(rand.Reader, digest, opts)
-	case *ecdsa.PrivateKey, *rsa.PrivateKey:
+	case crypto.Signer:
 		if !handshakeHash(hash) || len(digest) != hash.Size() {
 			return nil, errors.New("that is not a digest that a handshake signs")
 		}
 		if pss {
 			opts = &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash, Hash: hash}
 		}
-		return k.(crypto.Signer).Sign(rand.Reader, digest, opts)
+		return k.Sign(rand.Reader, digest, opts)
 	}
 	return nil, errors.New("the secret's key is of a kind that cannot sign here")
 }

@@ -68,4 +68,4 @@ func (o *oauth2JWT) mint(ctx context.Context, v secret.Value) (minted, error) {
 	return ans.minted()
 }
 
-const jwtBearerGrant = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+const jwtBearerGrant = "urn:ietf:params:oauth:grant-type:jwt-bearer" //nolint:gosec // a name

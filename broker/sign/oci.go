@@ -124,7 +124,7 @@ func (o *ociRegistry) mint(ctx context.Context, scope string, v secret.Value) (m
 		return minted{}, err
 	}
 	req.SetBasicAuth(o.spec.Username, string(v.Reveal()))
-	resp, body, err := roundTrip(ctx, o.transport, req)
+	got, err := roundTrip(ctx, o.transport, req)
 	if err != nil {
 		return minted{}, err
 	}
@@ -133,17 +133,17 @@ func (o *ociRegistry) mint(ctx context.Context, scope string, v secret.Value) (m
 		Token string `json:"token"` // the same as access_token
 	}
 	switch {
-	case resp.StatusCode != http.StatusOK:
-		return minted{}, fmt.Errorf("it answered %d", resp.StatusCode)
-	case json.Unmarshal(body, &ans) != nil:
+	case got.status != http.StatusOK:
+		return minted{}, fmt.Errorf("it answered %d", got.status)
+	case json.Unmarshal(got.body, &ans) != nil:
 		return minted{}, errors.New("its answer is not JSON")
 	case ans.Token != "":
 		ans.AccessToken = ans.Token
 	}
 	ans.TokenType = "Bearer" // there is no other, and no answer says so
-	got, err := ans.minted()
-	if err == nil && got.life == 0 {
-		got.life = ociLife
+	token, err := ans.minted()
+	if err == nil && token.life == 0 {
+		token.life = ociLife
 	}
-	return got, err
+	return token, err
 }

@@ -78,20 +78,20 @@ func TestAssumeRole(t *testing.T) {
 		Regions: []string{"eu-west-1"}, Services: []string{"dynamodb"},
 		Role: policyfile.AWSRole{Role: "arn:aws:iam::123456789012:role/agent", Session: "s1", ExternalID: "ext", Duration: 900, Region: "eu-west-1", URL: srv.URL + "/"},
 	}}
-	make := func() sign.Scheme {
+	load := func() sign.Scheme {
 		s, err := sign.New(spec, sign.Config{Transport: srv.Client().Transport, Now: c.Now})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
-	s := make()
+	s := load()
 	ask := func(s sign.Scheme, keys string) (sign.Changes, error) {
 		r := signRequest(t, "POST", "ddb.test", "/", "")
 		r.Payload, r.Now = emptyHash, c.Now()
 		return s.Sign(t.Context(), secret.New([]byte(keys)), r)
 	}
-	if _, err := ask(make(), strings.Replace(awsExampleLines, "wJalr", "wXalr", 1)); err == nil || !strings.Contains(err.Error(), "403, SignatureDoesNotMatch") {
+	if _, err := ask(load(), strings.Replace(awsExampleLines, "wJalr", "wXalr", 1)); err == nil || !strings.Contains(err.Error(), "403, SignatureDoesNotMatch") {
 		t.Errorf("other keys: %v", err)
 	}
 	for range 2 {
@@ -123,7 +123,7 @@ func TestAssumeRole(t *testing.T) {
 		"CR-12": strings.Replace(roleAnswer("ASIAEXAMPLE000000009", c.Now().Add(time.Hour)), "FwoG", "Fw&#13;&#10;oG", 1),
 	} {
 		broken = bad
-		if _, err := ask(make(), awsExampleLines); err == nil || strings.Contains(err.Error(), roleKey) {
+		if _, err := ask(load(), awsExampleLines); err == nil || strings.Contains(err.Error(), roleKey) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -55,14 +55,22 @@ var vendors = map[string]struct {
 	date   string // header that says when
 	layout string // of date; "" is seconds since 1970
 }{
-	"azure-storage": {policyfile.Scheme{Azure: policyfile.Azure{Account: "devstoreaccount1"}},
-		"Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==", "X-Ms-Date", http.TimeFormat},
-	"tencent-tc3": {policyfile.Scheme{Cloud: policyfile.Cloud{Services: []string{"cvm"}}},
-		`{"SecretId":"AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE","SecretKey":"Gu5t9xGARNpq86cd98joQYCN3EXAMPLE","Token":%q}`, "X-Tc-Timestamp", ""},
-	"alibaba-acs3": {policyfile.Scheme{},
-		`{"AccessKeyId":"LTAIEXAMPLEEXAMPLE0000","AccessKeySecret":"YourAccessKeySecretEXAMPLE0000","SecurityToken":%q}`, "X-Acs-Date", time.RFC3339},
-	"volcengine-v4": {policyfile.Scheme{Cloud: policyfile.Cloud{Services: []string{"iam"}, Regions: []string{"cn-north-1"}}},
-		`{"AccessKeyId":"AKLTEXAMPLEEXAMPLE0000","SecretAccessKey":"VolcSecretEXAMPLE0000==","SessionToken":%q}`, "X-Date", "20060102T150405Z"},
+	"azure-storage": {
+		policyfile.Scheme{Azure: policyfile.Azure{Account: "devstoreaccount1"}},
+		"Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==", "X-Ms-Date", http.TimeFormat,
+	},
+	"tencent-tc3": {
+		policyfile.Scheme{Cloud: policyfile.Cloud{Services: []string{"cvm"}}},
+		`{"SecretId":"AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE","SecretKey":"Gu5t9xGARNpq86cd98joQYCN3EXAMPLE","Token":%q}`, "X-Tc-Timestamp", "",
+	},
+	"alibaba-acs3": {
+		policyfile.Scheme{},
+		`{"AccessKeyId":"LTAIEXAMPLEEXAMPLE0000","AccessKeySecret":"YourAccessKeySecretEXAMPLE0000","SecurityToken":%q}`, "X-Acs-Date", time.RFC3339,
+	},
+	"volcengine-v4": {
+		policyfile.Scheme{Cloud: policyfile.Cloud{Services: []string{"iam"}, Regions: []string{"cn-north-1"}}},
+		`{"AccessKeyId":"AKLTEXAMPLEEXAMPLE0000","SecretAccessKey":"VolcSecretEXAMPLE0000==","SessionToken":%q}`, "X-Date", "20060102T150405Z",
+	},
 }
 
 // TestVendorVectors: testdata/vendors.json holds requests that the vendors' own
@@ -269,19 +277,22 @@ func TestHMAC(t *testing.T) {
 			// GitHub's documentation, "Validating webhook deliveries", "Testing the webhook payload validation".
 			"GitHub webhook", "It's a Secret to Everybody", "Hello, World!", "X-Hub-Signature-256",
 			"sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17",
-			policyfile.HMAC{Algorithm: "sha256", Encoding: "hex", Template: template(t, "{body}"), Value: template(t, "sha256={signature}")}, 0,
+			policyfile.HMAC{Algorithm: "sha256", Encoding: "hex", Template: template(t, "{body}"), Value: template(t, "sha256={signature}")},
+			0,
 		},
 		{
 			// Slack's documentation, "Verifying requests from Slack".
 			"Slack", "8f742231b10e8888abcd99yyyzzz85a5",
 			"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c",
 			"X-Slack-Signature", "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503",
-			policyfile.HMAC{Algorithm: "sha256", Encoding: "hex", Template: template(t, "v0:{timestamp}:{body}"), Value: template(t, "v0={signature}"), Time: "unix"}, 1531420618,
+			policyfile.HMAC{Algorithm: "sha256", Encoding: "hex", Template: template(t, "v0:{timestamp}:{body}"), Value: template(t, "v0={signature}"), Time: "unix"},
+			1531420618,
 		},
 		{
 			// RFC 4231 section 4.3, test case 2.
 			"RFC 4231 case 2", "Jefe....", "", "X-Sig", "",
-			policyfile.HMAC{Algorithm: "sha512", Encoding: "base64", Template: template(t, "{method}\n{target}\n{header:X-A}\n{body_sha256}\n{body_sha256_base64}"), Value: template(t, "{signature}")}, 0,
+			policyfile.HMAC{Algorithm: "sha512", Encoding: "base64", Template: template(t, "{method}\n{target}\n{header:X-A}\n{body_sha256}\n{body_sha256_base64}"), Value: template(t, "{signature}")},
+			0,
 		},
 	}
 	for _, tt := range tests {
@@ -433,8 +444,10 @@ func TestOCIRegistry(t *testing.T) {
 // certificate makes a self-signed client certificate, in PEM with its key.
 func certificate(t *testing.T, key crypto.Signer, from, to time.Time) (text string, cert *x509.Certificate) {
 	t.Helper()
-	spec := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "agent"}, NotBefore: from, NotAfter: to,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true, IsCA: true}
+	spec := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "agent"}, NotBefore: from, NotAfter: to,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true, IsCA: true,
+	}
 	der := must(x509.CreateCertificate(rand.Reader, spec, spec, key.Public(), key))
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})) + pemOf(key), must(x509.ParseCertificate(der))
 }

@@ -53,29 +53,36 @@ func (e tokenEndpoint) ask(ctx context.Context, form url.Values, a clientAuth) (
 		// Both parts are form-encoded first (RFC 6749 section 2.3.1).
 		req.SetBasicAuth(url.QueryEscape(a.id), url.QueryEscape(a.password))
 	}
-	resp, body, err := roundTrip(ctx, e.transport, req)
+	got, err := roundTrip(ctx, e.transport, req)
 	if err != nil {
 		return answer{}, err
 	}
-	return readAnswer(resp, body)
+	return readAnswer(got)
+}
+
+// told is what somebody answered to the broker.
+type told struct {
+	status int
+	kind   string // Content-Type
+	body   []byte
 }
 
 // roundTrip sends a request of the broker's own and reads the answer, at most
 // maxTokenAnswer octets of it.
-func roundTrip(ctx context.Context, t http.RoundTripper, req *http.Request) (*http.Response, []byte, error) {
+func roundTrip(ctx context.Context, t http.RoundTripper, req *http.Request) (told, error) {
 	resp, err := t.RoundTrip(req)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return nil, nil, err
+		return told{}, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenAnswer))
 	if err != nil {
-		return nil, nil, errors.New("the answer broke off")
+		return told{}, errors.New("the answer broke off")
 	}
-	return resp, body, nil
+	return told{resp.StatusCode, resp.Header.Get("Content-Type"), body}, nil
 }
 
 // bearer puts a token of the endpoint into Authorization.
@@ -106,7 +113,7 @@ func checkSigns(algorithm string, v secret.Value) error {
 }
 
 // someToken is what a sandbox sees where there is nothing to show.
-const someToken = "eyJhbGciOiJub25lIn0K.eyJzdWIiOiJub2JvZHkifQo.bm90LWEtc2lnbmF0dXJl"
+const someToken = "eyJhbGciOiJub25lIn0K.eyJzdWIiOiJub2JvZHkifQo.bm90LWEtc2lnbmF0dXJl" //nolint:gosec // it says itself that it is no signature
 
 const maxTokenAnswer = 64 << 10
 
@@ -124,17 +131,17 @@ type answer struct {
 
 // readAnswer reads a token answer. Nothing of an answer but a well-formed error
 // code is put into an error.
-func readAnswer(resp *http.Response, body []byte) (answer, error) {
+func readAnswer(got told) (answer, error) {
 	var ans answer
-	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if err != nil || kind != "application/json" || json.Unmarshal(body, &ans) != nil {
+	kind, _, err := mime.ParseMediaType(got.kind)
+	if err != nil || kind != "application/json" || json.Unmarshal(got.body, &ans) != nil {
 		ans = answer{}
 	}
 	switch {
-	case resp.StatusCode != http.StatusOK && errorCode.MatchString(ans.Error):
-		return answer{}, fmt.Errorf("it answered %d, %s", resp.StatusCode, ans.Error)
-	case resp.StatusCode != http.StatusOK:
-		return answer{}, fmt.Errorf("it answered %d", resp.StatusCode)
+	case got.status != http.StatusOK && errorCode.MatchString(ans.Error):
+		return answer{}, fmt.Errorf("it answered %d, %s", got.status, ans.Error)
+	case got.status != http.StatusOK:
+		return answer{}, fmt.Errorf("it answered %d", got.status)
 	}
 	return ans, nil
 }

@@ -236,8 +236,10 @@ func TestGCPSelfSignedAndID(t *testing.T) {
 		return wantEqual(func(n string) any { return c[n] }, map[string]any{"target_audience": "https://svc.example.com"})
 	}
 	file := keyFile(t, key, e.URL+"/token")
-	self := e.scheme(t, policyfile.Scheme{Type: policyfile.GCPServiceAccount, Google: policyfile.Google{Token: policyfile.GoogleSelfSigned},
-		OAuth2: policyfile.OAuth2{Audience: "https://pubsub.example.com/"}})
+	self := e.scheme(t, policyfile.Scheme{
+		Type: policyfile.GCPServiceAccount, Google: policyfile.Google{Token: policyfile.GoogleSelfSigned},
+		OAuth2: policyfile.OAuth2{Audience: "https://pubsub.example.com/"},
+	})
 	got, err := token(t.Context(), self, file)
 	if err != nil || e.mints.Load() != 0 {
 		t.Fatalf("self-signed: %v, and the endpoint was asked %d times", err, e.mints.Load())
@@ -248,8 +250,10 @@ func TestGCPSelfSignedAndID(t *testing.T) {
 	if err != nil || claims["iss"] != claims["sub"] || claims["iss"] != "agent@acme.iam.gserviceaccount.com" || tok.Header["kid"] == nil {
 		t.Errorf("self-signed: %v, %v, %v", err, claims, tok)
 	}
-	id := e.scheme(t, policyfile.Scheme{Type: policyfile.GCPServiceAccount, Google: policyfile.Google{Token: policyfile.GoogleID},
-		OAuth2: policyfile.OAuth2{Audience: "https://svc.example.com"}})
+	id := e.scheme(t, policyfile.Scheme{
+		Type: policyfile.GCPServiceAccount, Google: policyfile.Google{Token: policyfile.GoogleID},
+		OAuth2: policyfile.OAuth2{Audience: "https://svc.example.com"},
+	})
 	idToken := func(exp time.Time) string {
 		out, err := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{"aud": "https://svc.example.com", "exp": exp.Unix()}).SignedString(key)
 		if err != nil {
@@ -261,8 +265,10 @@ func TestGCPSelfSignedAndID(t *testing.T) {
 		"none": `{"access_token":"x"}`, "ended": `{"id_token":"` + idToken(time.Now().Add(-time.Hour)) + `"}`, "two parts": `{"id_token":"a.b"}`,
 	} {
 		e.answer = answer
-		again := e.scheme(t, policyfile.Scheme{Type: policyfile.GCPServiceAccount, Google: policyfile.Google{Token: policyfile.GoogleID},
-			OAuth2: policyfile.OAuth2{Audience: "https://svc.example.com"}})
+		again := e.scheme(t, policyfile.Scheme{
+			Type: policyfile.GCPServiceAccount, Google: policyfile.Google{Token: policyfile.GoogleID},
+			OAuth2: policyfile.OAuth2{Audience: "https://svc.example.com"},
+		})
 		if got, err := token(t.Context(), again, file); err == nil {
 			t.Errorf("%s: %q", name, got)
 		}
@@ -278,8 +284,10 @@ func TestGCPSelfSignedAndID(t *testing.T) {
 // with no part of the true one.
 func TestGCPDocument(t *testing.T) {
 	key := rsaKey()
-	s, err := sign.New(policyfile.Scheme{Type: policyfile.GCPServiceAccount, Google: policyfile.Google{Token: policyfile.GoogleAccess},
-		OAuth2: policyfile.OAuth2{TokenURL: "https://oauth2.example.com/token", Scopes: []string{"a"}}}, sign.Config{Transport: http.DefaultTransport, Now: time.Now})
+	s, err := sign.New(policyfile.Scheme{
+		Type: policyfile.GCPServiceAccount, Google: policyfile.Google{Token: policyfile.GoogleAccess},
+		OAuth2: policyfile.OAuth2{TokenURL: "https://oauth2.example.com/token", Scopes: []string{"a"}},
+	}, sign.Config{Transport: http.DefaultTransport, Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ const (
 )
 
 // googleTokenURL is where tokens are exchanged, unless a file says otherwise.
-const googleTokenURL = "https://oauth2.googleapis.com/token"
+const googleTokenURL = "https://oauth2.googleapis.com/token" //nolint:gosec // an address
 
 func googleKeys(f *file, s *Scheme) []key {
 	s.Google.Token, s.OAuth2.TokenURL = GoogleAccess, googleTokenURL

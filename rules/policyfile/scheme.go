@@ -79,11 +79,7 @@ type JWT struct {
 // Pair reports whether the secret is a pair of an id and a key, so that a sandbox
 // gets two placeholders.
 func (s *Scheme) Pair() bool {
-	switch s.Type {
-	case AWSSigV4, TencentTC3, AlibabaACS3, VolcengineV4:
-		return true
-	}
-	return false
+	return slices.Contains([]CredentialType{AWSSigV4, TencentTC3, AlibabaACS3, VolcengineV4}, s.Type)
 }
 
 // Asks lists the URLs that the broker itself sends requests to for the scheme.

@@ -193,8 +193,10 @@ func TestClientCertificate(t *testing.T) {
 	}
 	for name, key := range map[string]crypto.Signer{"RSA": rs, "ECDSA": ec, "Ed25519": ed} {
 		t.Run(name, func(t *testing.T) {
-			spec := &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "agent"}, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
-				IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+			spec := &x509.Certificate{
+				SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "agent"}, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+				IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+			}
 			der, err := x509.CreateCertificate(rand.Reader, spec, spec, key.Public(), key)
 			if err != nil {
 				t.Fatal(err)
@@ -236,8 +238,10 @@ func TestClientCertificate(t *testing.T) {
 func TestGitOverHTTPS(t *testing.T) {
 	const token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
 	dir := t.TempDir()
-	env := []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "GIT_CONFIG_NOSYSTEM=1", "GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1",
-		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*", "GIT_CONFIG_KEY_1=http.receivepack", "GIT_CONFIG_VALUE_1=true"}
+	env := []string{
+		"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "GIT_CONFIG_NOSYSTEM=1", "GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1",
+		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*", "GIT_CONFIG_KEY_1=http.receivepack", "GIT_CONFIG_VALUE_1=true",
+	}
 	git, err := exec.LookPath("git")
 	if err != nil {
 		t.Fatal(err)

@@ -92,8 +92,8 @@ func (g *gateway) reasons() (out []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, r := range g.records {
-		if r.Reason != "" && !slices.Contains(out, string(r.Reason)) {
-			out = append(out, string(r.Reason))
+		if r.Reason != "" && !slices.Contains(out, r.Reason) {
+			out = append(out, r.Reason)
 		}
 	}
 	return out
