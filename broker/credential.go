@@ -20,6 +20,7 @@ type bound struct {
 	revoked        bool
 	name, owner    string
 	env, secretEnv string
+	envFile        bool // env holds the path of a file
 	scheme         sign.Scheme
 	kind           string
 	source         *source.Kept
@@ -46,7 +47,7 @@ func bind(c policyfile.Credential, cfg Config) (*bound, error) {
 			fault(fmt.Errorf("placeholder env %q is not the name of a variable", env))
 		}
 	}
-	b := &bound{doc: c, revoked: cfg.Revoked(c.Name), name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, kind: string(c.Type)}
+	b := &bound{doc: c, revoked: cfg.Revoked(c.Name), name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, envFile: c.EnvFile, kind: string(c.Type)}
 	var err error
 	b.scheme, err = sign.New(c.Scheme, sign.Config{Transport: cfg.Transport, Now: cfg.Now})
 	fault(err)

@@ -312,7 +312,7 @@ func (s *Server) grantOne(ctx context.Context, name string) (control.Grant, erro
 		case err != nil:
 			return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
 		case text != "": // the variable holds the document
-			g.More, g.Env = append(g.More, control.Value{Env: b.env, Placeholder: text, ID: id}), ""
+			g.More, g.Env = append(g.More, control.Value{Env: b.env, Placeholder: text, ID: id, File: b.envFile}), ""
 		}
 	}
 	return g, nil

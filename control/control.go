@@ -73,6 +73,8 @@ type Value struct {
 	// ID is what stands in requests that were signed with a document, which
 	// itself stands nowhere.
 	ID string `json:"id,omitempty"`
+	// File says that the value is in a file inside, and the variable holds its path.
+	File bool `json:"file,omitempty"`
 }
 
 // Place is where a credential goes in a request.

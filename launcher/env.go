@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -100,12 +101,31 @@ func environment(proxy netip.AddrPort, cell, run string, grants []control.Grant,
 				return nil, fmt.Errorf("credential %q: its placeholder cannot be in a variable called %q", g.Credential, v.Env)
 			case slices.Contains(given, v.Env):
 				return nil, fmt.Errorf("variable %s: the policy's credential %q sets it", v.Env, g.Credential)
+			case v.File:
+				env = append(env, v.Env+"="+documentPath(g.Credential))
 			default:
 				env = append(env, v.Env+"="+v.Placeholder)
 			}
 		}
 	}
 	return append(env, user...), nil
+}
+
+// documentPath is where a sandbox has the document of a credential, such as a key
+// file: beside the certificates, and read-only as they are.
+func documentPath(credential string) string { return path.Join(trustDir, "credentials", credential) }
+
+// documents are what stands in files inside, by path.
+func documents(grants []control.Grant) map[string]string {
+	out := map[string]string{}
+	for _, g := range grants {
+		for _, v := range g.More {
+			if v.File {
+				out[documentPath(g.Credential)] = v.Placeholder
+			}
+		}
+	}
+	return out
 }
 
 // Environment is what every sandbox has, with the explicit listener at proxy:

@@ -1,6 +1,10 @@
 package launcher
 
-import "time"
+import (
+	"time"
+
+	"sallyport/control"
+)
 
 // Clock is clock, for tests.
 type Clock struct{ c clock }
@@ -14,3 +18,11 @@ func (c *Clock) Now(read time.Time) time.Time { return c.c.now(read) }
 
 // Sent is clock.sent.
 func (c *Clock) Sent(at time.Duration, read time.Time) time.Time { return c.c.sent(at, read) }
+
+// RunEnvironment is environment, for tests.
+var RunEnvironment = environment
+
+// WriteDocuments writes the documents of grants below etc.
+func WriteDocuments(etc string, grants []control.Grant) error {
+	return writeDocuments(etc, documents(grants))
+}

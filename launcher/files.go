@@ -68,6 +68,18 @@ func (r *run) prepare() error {
 			return err
 		}
 	}
+	return writeDocuments(filepath.Join(dir, "etc"), documents(r.grants))
+}
+
+// writeDocuments writes the documents of credentials below etc, which is mounted
+// at trustDir. There is nothing in them that is worth hiding from other users.
+func writeDocuments(etc string, docs map[string]string) error {
+	for inside, text := range docs {
+		name := filepath.Join(etc, strings.TrimPrefix(inside, trustDir))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -23,6 +23,7 @@ type Credential struct {
 	Source      Source
 	Env         string // placeholder.env, "" if the sandbox gets no placeholder
 	SecretEnv   string // placeholder.secret_env, of types with a pair of keys
+	EnvFile     bool   // placeholder.file: Env holds the path of a file with a document
 }
 
 // Endpoint is one place where a credential may go. Empty Methods and Paths
@@ -106,6 +107,8 @@ func (f *file) readCredential(root *ast.MappingNode, c *Credential) {
 			f.errorf(n, "secret_env is for types with a pair of keys, and this is type %s", c.Type)
 		case c.SecretEnv != "" && c.SecretEnv == c.Env:
 			f.errorf(n, "env and secret_env are one variable")
+		case c.EnvFile && c.Type != GCPServiceAccount:
+			f.errorf(n, "file is for types whose programs read a key file, and this is type %s", c.Type)
 		}
 	}
 }
@@ -157,6 +160,7 @@ func (f *file) placeholder(c *Credential) func(ast.Node) {
 		f.mapping(n, "placeholder", []key{
 			{name: "env", required: true, read: f.sandboxEnv(&c.Env)},
 			{name: "secret_env", read: f.sandboxEnv(&c.SecretEnv)},
+			{name: "file", read: f.boolean(&c.EnvFile)},
 		})
 	}
 }

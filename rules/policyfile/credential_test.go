@@ -233,6 +233,7 @@ func TestCredentialErrors(t *testing.T) {
 		{"", source + "{exec: [pass, show]}\n", []place{{6, 17, "absolute path of a command"}}},
 		{"", source + "{exec: /bin/pass}\n", []place{{6, 16, "has to be a list"}}},
 		{"", source + "{age: {file: key.age}}\n", []place{{6, 15, "has no identity"}, {6, 22, "not an absolute path"}}},
+		{"", rest + "type: bearer\nplaceholder: {env: A, file: true}\n", []place{{7, 14, "read a key file"}}},
 		{"CR-30", rest + "type: bearer\nsecret: abc\n", []place{{7, 1, `unknown key "secret"`}}},
 	}
 	for _, tt := range tests {
