@@ -40,7 +40,8 @@ type CellFile struct {
 
 // Origin is where a run's policy comes from.
 type Origin struct {
-	File string `json:"file"` // absolute path of the policy file
+	File   string `json:"file"`             // absolute path of the policy file
+	Narrow string `json:"narrow,omitempty"` // that of the file that narrows it
 	// Detected is what was found for the policy when the run began: the image and
 	// the variables of who started it are not asked again.
 	Detected []Detected `json:"detected,omitempty"`

@@ -23,6 +23,7 @@ const maxConfig = 1 << 20
 
 const (
 	defaultConfig      = "/etc/sallyport/config.yaml"
+	defaultFloor       = "/etc/sallyport/floor.yaml"
 	defaultCredentials = "/etc/sallyport/credentials" //nolint:gosec // a directory, not a credential
 	demoImage          = "sallyport/sandbox:latest"
 )
@@ -56,6 +57,7 @@ type policy struct {
 	digest string
 	text   []byte
 	rules  *rules.Policy
+	file   *policyfile.PolicyFile
 }
 
 // loadPolicy reads a policy file as a person named it.
@@ -71,21 +73,19 @@ func loadPolicyFrom(src policySource, creds []policyfile.Credential) (*policy, e
 	if err != nil {
 		return nil, usage(err)
 	}
-	return &policy{name: p.Name, digest: p.Policy.Digest(), text: p.Effective, rules: p.Policy}, nil
-}
-
-// readPolicy reads a policy file with all that it includes. What is included
-// lies in its directory: no path and no link leads out of it.
-func readPolicy(path string, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
-	return readPolicyFrom(policySource{path: path}, creds)
+	return &policy{name: p.Name, digest: p.Policy.Digest(), text: p.Effective, rules: p.Policy, file: p}, nil
 }
 
 // policySource is where a policy is read from.
 type policySource struct {
-	path string
-	seen func(path string) // told of every file that is asked for; may be nil
+	path   string
+	floor  string            // file that it stands under, "" for none
+	narrow string            // file that narrows it, "" for none
+	seen   func(path string) // told of every file that is asked for; may be nil
 }
 
+// readPolicyFrom reads a policy file with all that it includes. What is included
+// lies in its directory: no path and no link leads out of it.
 func readPolicyFrom(src policySource, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
 	text, err := readFile(src.path)
 	if err != nil {
@@ -101,7 +101,50 @@ func readPolicyFrom(src policySource, creds []policyfile.Credential) (*policyfil
 			src.seen(filepath.Join(filepath.Dir(src.path), name))
 		}
 	}}
-	return policyfile.ReadPolicy(policyfile.Input{Name: src.path, Data: text, Files: files}, creds)
+	in := policyfile.Input{Name: src.path, Data: text, Files: files}
+	for _, other := range []struct {
+		what, path string
+		dst        **policyfile.Input
+	}{{"floor", src.floor, &in.Floor}, {"narrowing a run", src.narrow, &in.Run}} {
+		if other.path == "" {
+			continue
+		}
+		input, done, err := openInput(other.path, src.seen)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", other.what, err)
+		}
+		defer done()
+		*other.dst = input
+	}
+	return policyfile.ReadPolicy(in, creds)
+}
+
+// openInput opens a file of another scope, and the directory of what it includes.
+func openInput(path string, seen func(string)) (in *policyfile.Input, done func(), err error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return nil, nil, err
+	}
+	note := func(string) {}
+	if seen != nil {
+		seen(path)
+		note = func(name string) { seen(filepath.Join(filepath.Dir(path), name)) }
+	}
+	return &policyfile.Input{Name: path, Data: text, Files: seenFS{dir.FS(), note}}, func() { _ = dir.Close() }, nil
+}
+
+// readFloor reads a floor by itself.
+func readFloor(path string, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
+	in, done, err := openInput(path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("floor: %w", err)
+	}
+	defer done()
+	return policyfile.ReadFloor(*in, creds)
 }
 
 // seenFS tells which files were asked for, also those that are not there.
@@ -138,14 +181,14 @@ func loadPolicyByDigest(dir, digest string, creds []policyfile.Credential) (*pol
 	if got := policyfile.Digest(text); got != digest {
 		return nil, fmt.Errorf("%s has digest %s: it was changed", path, got)
 	}
-	compiled, err := policyfile.ParsePolicy(path, text, creds)
+	p, err := policyfile.ReadPolicy(policyfile.Input{Name: path, Data: text}, creds)
 	if err != nil {
 		return nil, err
 	}
-	if compiled.Digest() != digest {
+	if p.Policy.Digest() != digest {
 		return nil, fmt.Errorf("%s is not the effective policy that it is named after", path)
 	}
-	return &policy{name: compiled.Name(), digest: digest, text: text, rules: compiled}, nil
+	return &policy{name: p.Name, digest: digest, text: text, rules: p.Policy, file: p}, nil
 }
 
 // loadCredentials reads every credential file in dir; all errors at once.

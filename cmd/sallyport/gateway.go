@@ -120,6 +120,7 @@ type gateway struct {
 	dialer  *dial.Dialer
 	broker  *broker.Client
 	ca      *certs.CA
+	floor   string // digest of the floor, "" for none
 	since   time.Time
 	trials  sync.Map // tests of credentials under way: cell → gate.Identity
 	metrics *metrics
@@ -143,6 +144,13 @@ func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Log
 	}
 	if g.creds, err = loadCredentials(inst.credentials()); err != nil {
 		return nil, err
+	}
+	if path := inst.under(); path != "" {
+		floor, err := readFloor(path, g.creds)
+		if err != nil {
+			return nil, err
+		}
+		g.floor = floor.Floor
 	}
 	if g.records, err = openAudit(inst, cfg); err != nil {
 		return nil, err
@@ -171,13 +179,13 @@ func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Log
 }
 
 // recount takes the counts of limits from the log, where a run has limits: no
-// period is longer than a day of UTC.
+// period is longer than a day.
 func (g *gateway) recount() error {
 	if !slices.ContainsFunc(g.table.Cells(), func(c live.Cell) bool { return c.Policy.Limited() }) {
 		return nil
 	}
 	now := time.Now().UTC()
-	f, err := query.Parse("kind=admit,done since="+now.Format(time.DateOnly), now)
+	f, err := query.Parse("kind=admit,done since=25h", now)
 	if err != nil {
 		return err
 	}
@@ -238,7 +246,11 @@ func (g *gateway) readLocked(digest string) (*policy, error) {
 	if p, ok := g.policies[digest]; ok {
 		return p, nil
 	}
-	return loadPolicyByDigest(g.inst.policies(), digest, g.creds)
+	p, err := loadPolicyByDigest(g.inst.policies(), digest, g.creds)
+	if err == nil && p.file.Floor != g.floor {
+		return nil, fmt.Errorf("policy %s (%s) does not stand under the floor that is in force here", p.name, digest)
+	}
+	return p, err
 }
 
 // enforceLocked keeps a copy of a policy beside the log, since records name it by

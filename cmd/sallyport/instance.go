@@ -103,11 +103,20 @@ func (i instance) brokerSocket() string  { return i.run("broker.sock") }
 func (i instance) upSocket() string { return i.run("up.sock") }
 
 func (i instance) cells() string       { return i.run("cells") }
+func (i instance) floor() string       { return i.run("floor.yaml") }
 func (i instance) policies() string    { return i.run("policies") }
 func (i instance) credentials() string { return i.run("credentials") }
 func (i instance) caCert() string      { return i.state("ca.crt") }
 func (i instance) auditDir() string    { return i.state("audit") }
 func (i instance) auditKey() string    { return i.state("audit-key", "key") }
+
+// under is the floor that policies stand under here, "" for none.
+func (i instance) under() string {
+	if exists(i.floor()) {
+		return i.floor()
+	}
+	return ""
+}
 
 // auditPublicKey is what the log is checked against. It is root's, outside the
 // reach of the process that writes the log.

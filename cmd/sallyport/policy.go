@@ -23,6 +23,7 @@ func newPolicy() *cobra.Command {
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	c.PersistentFlags().String("floor", "", "policy file that the policy stands under")
 	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")
 	c.AddCommand(newPolicyLint(), newPolicyTest(), newPolicyExplain(), newPolicyProve(), newPolicyShow(), newPolicyReload())
 	c.AddCommand(newPolicyDiff(), newPolicyFmt(), newPolicySuggest())
@@ -57,7 +58,11 @@ func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, erro
 	if err != nil {
 		return nil, err
 	}
-	p, err := readPolicy(path, creds)
+	floor, err := c.Flags().GetString("floor")
+	if err != nil {
+		return nil, err
+	}
+	p, err := readPolicyFrom(policySource{path: path, floor: floor}, creds)
 	if err != nil {
 		return p, usage(err)
 	}

@@ -25,6 +25,7 @@ type explanation struct {
 	WouldDeny  string `json:"would_deny,omitempty"`
 	Rule       string `json:"rule,omitempty"`
 	Where      string `json:"where,omitempty"`
+	Scope      string `json:"scope"` // which scope spoke
 	Credential string `json:"credential,omitempty"`
 	// Limits are those of the rule, in the words of a policy file.
 	Limits map[string]string `json:"limits,omitempty"`
@@ -35,6 +36,7 @@ type explanation struct {
 
 func newPolicyExplain() *cobra.Command {
 	var path, run string
+	var headers []string
 	c := &cobra.Command{
 		Use:   "explain {[METHOD] URL | HOST:PORT | TYPE NAME}",
 		Short: "Say what a policy decides about a request, a stream or a DNS query, and why",
@@ -62,7 +64,7 @@ Exit codes: 0 it is allowed; 1 it is denied; 2 usage.`,
 			if len(args) == 1 && strings.Contains(asked, "://") {
 				asked = "GET " + asked
 			}
-			e, err := explain(p, asked)
+			e, err := explain(p, asked, headers)
 			if err != nil {
 				return usage(err)
 			}
@@ -79,6 +81,7 @@ Exit codes: 0 it is allowed; 1 it is denied; 2 usage.`,
 		},
 	}
 	c.Flags().StringVarP(&path, "policy", "p", "", "policy file")
+	c.Flags().StringArrayVarP(&headers, "header", "H", nil, "\"Name: value\" of the request, for rules with conditions")
 	c.Flags().StringVar(&run, "as", "", "ask the policy of this run")
 	c.Flags().String("dir", "", "with --as: directory of the log; default: the instance's")
 	c.Flags().String("policies", "", "with --as: directory of policies by digest; default: the instance's")
@@ -147,9 +150,26 @@ func policyOfRun(c *cobra.Command, run string) (*rules.Policy, error) {
 	return p.rules, nil
 }
 
-func explain(p *rules.Policy, asked string) (*explanation, error) {
+// readHeaders reads header fields as curl takes them.
+func readHeaders(list []string) (map[string][]string, error) {
+	out := map[string][]string{}
+	for _, h := range list {
+		name, value, ok := strings.Cut(h, ":")
+		canonical := rules.CanonicalHeader(name)
+		if !ok || canonical == "" {
+			return nil, hint(fmt.Errorf("%q is no header field", h), `-H "X-Mode: safe"`)
+		}
+		out[canonical] = append(out[canonical], strings.Trim(value, " \t"))
+	}
+	return out, nil
+}
+
+func explain(p *rules.Policy, asked string, headers []string) (*explanation, error) {
 	req, err := policyfile.ParseQuestion(asked)
 	if err != nil {
+		return nil, err
+	}
+	if req.Header, err = readHeaders(headers); err != nil {
 		return nil, err
 	}
 	req.Now = time.Now().Unix()
@@ -159,7 +179,7 @@ func explain(p *rules.Policy, asked string) (*explanation, error) {
 	}
 	return &explanation{
 		Request: asked, Question: req.Question.String(), Verdict: d.Verdict.String(), Reason: string(d.Reason), WouldDeny: string(d.Observed),
-		Rule: d.Rule, Where: d.Where, Credential: d.Credential, Limits: limitsOf(d.Limits), Policy: p.Digest(), Near: p.Explain(req),
+		Rule: d.Rule, Where: d.Where, Scope: d.Scope, Credential: d.Credential, Limits: limitsOf(d.Limits), Policy: p.Digest(), Near: p.Explain(req),
 	}, nil
 }
 
@@ -182,8 +202,13 @@ func printExplanation(w io.Writer, e *explanation) {
 	if e.WouldDeny != "" {
 		fmt.Fprintf(w, "  it is only observed: enforced, it would be denied (%s)\n", e.WouldDeny)
 	}
-	if e.Rule != "" {
+	switch own := e.Scope == rules.PolicyScope.String(); {
+	case e.Rule != "" && own:
 		fmt.Fprintf(w, "  by rule %s at %s\n", e.Rule, e.Where)
+	case e.Rule != "":
+		fmt.Fprintf(w, "  by rule %s at %s, of the scope %s\n", e.Rule, e.Where, e.Scope)
+	case !own:
+		fmt.Fprintf(w, "  by the scope %s\n", e.Scope)
 	}
 	if e.Credential != "" {
 		fmt.Fprintf(w, "  with credential %s\n", e.Credential)

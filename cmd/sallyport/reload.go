@@ -254,7 +254,9 @@ func (p *pass) refuse(ctx context.Context, run *reloadedRun, digest string, err 
 }
 
 // originKey tells policies apart that are read from different places.
-func originKey(o *control.Origin) string { return fmt.Sprintf("%s\x00%v", o.File, o.Detected) }
+func originKey(o *control.Origin) string {
+	return fmt.Sprintf("%s\x00%s\x00%v", o.File, o.Narrow, o.Detected)
+}
 
 // readOrigin reads a policy as it stands in its files now.
 func (p *pass) readOrigin(o *control.Origin) *reading {
@@ -270,7 +272,7 @@ func (p *pass) readOrigin(o *control.Origin) *reading {
 	}
 	if got.err == nil {
 		note := func(path string) { seen = append(seen, path) }
-		got.policy, got.err = loadPolicyFrom(policySource{path: o.File, seen: note}, p.creds)
+		got.policy, got.err = loadPolicyFrom(policySource{path: o.File, floor: p.s.inst.under(), narrow: o.Narrow, seen: note}, p.creds)
 	}
 	p.seen[key] = seen
 	return got

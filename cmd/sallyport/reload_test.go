@@ -183,6 +183,24 @@ func (st *stage) attach(id, run, file string) {
 
 func (st *stage) attachAs(id, run, file string, p *policy) {
 	st.t.Helper()
+	f, err := st.tryAttachFrom(id, run, file, p)
+	if err != nil {
+		st.must(fmt.Errorf("%+v: %w", f, err))
+	}
+}
+
+// tryAttach is attachAs for what may be refused.
+func (st *stage) tryAttach(id, run string, p *policy) (*control.CellFile, error) {
+	st.t.Helper()
+	f, err := st.tryAttachFrom(id, run, st.path("p.yaml"), p)
+	if err != nil {
+		st.must(control.Remove(st.inst.cells(), id))
+	}
+	return f, err
+}
+
+func (st *stage) tryAttachFrom(id, run, file string, p *policy) (*control.CellFile, error) {
+	st.t.Helper()
 	st.must(os.WriteFile(control.PolicyPath(st.inst.policies(), p.digest), p.text, 0o640))
 	f := control.CellFile{
 		Cell: id, Run: run, Sandbox: netip.AddrFrom4([4]byte{10, 213, id[0], 2}), Gateway: netip.AddrFrom4([4]byte{10, 213, id[0], 1}),
@@ -194,7 +212,7 @@ func (st *stage) attachAs(id, run, file string, p *policy) {
 		st.must(err)
 	}
 	st.must(f.Write(st.inst.cells(), 0))
-	st.must(st.inst.gatewayCalls().Attach(st.t.Context(), id))
+	return &f, st.inst.gatewayCalls().Attach(st.t.Context(), id)
 }
 
 // force returns the digest of what a cell is under, at the gateway and in its file.

@@ -21,10 +21,10 @@ import (
 )
 
 type runOptions struct {
-	policy, code, workspace, export, isolation, result, dir string
-	env                                                     []string
-	timeout                                                 time.Duration
-	json, stdin, verbose                                    bool
+	policy, narrow, code, workspace, export, isolation, result, dir string
+	env                                                             []string
+	timeout                                                         time.Duration
+	json, stdin, verbose                                            bool
 }
 
 func newRun() *cobra.Command {
@@ -59,6 +59,7 @@ output); 2 the command line or a file is wrong. Without COMMAND the image's own 
 	f := c.Flags()
 	f.SetInterspersed(false) // what follows the image is the command's
 	f.StringVarP(&o.policy, "policy", "p", "", "policy file (required)")
+	f.StringVar(&o.narrow, "narrow", "", "policy file that takes away from the policy for this run, and adds nothing")
 	f.StringVar(&o.code, "code", "", "program to run: .py, .sh or .js; arguments follow the image")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=value for the command; not for secrets")
 	f.StringVar(&o.workspace, "workspace", "", "directory whose files are copied into /workspace")
@@ -183,7 +184,8 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string) (*lau
 	if err != nil {
 		return nil, err
 	}
-	p, err := loadPolicy(o.policy, creds)
+	src := policySource{path: o.policy, floor: inst.under(), narrow: o.narrow}
+	p, err := loadPolicyFrom(src, creds)
 	if err != nil {
 		return nil, err
 	}
@@ -191,9 +193,15 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string) (*lau
 	if err != nil {
 		return nil, usage(err)
 	}
+	narrow := o.narrow
+	if narrow != "" {
+		if narrow, err = filepath.Abs(narrow); err != nil {
+			return nil, usage(err)
+		}
+	}
 	s := &launcher.Spec{
 		Image: args[0], Argv: args[1:], Isolation: launcher.Isolation(o.isolation),
-		Policy:      launcher.Policy{Name: p.name, Digest: p.digest, Source: p.text, Origin: &control.Origin{File: file}},
+		Policy:      launcher.Policy{Name: p.name, Digest: p.digest, Source: p.text, Origin: &control.Origin{File: file, Narrow: narrow}},
 		Credentials: p.rules.Credentials(), Env: o.env, Dir: o.dir,
 		Workspace: o.workspace, Export: o.export, Limits: launcher.Limits{Time: o.timeout}, Asker: asker(),
 	}

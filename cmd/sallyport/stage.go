@@ -49,7 +49,7 @@ func (s *supervisor) stage(o upOptions) error {
 	if dir == "" && exists(defaultCredentials) {
 		dir = defaultCredentials
 	}
-	return errors.Join(s.stageCredentials(dir), s.stageShipper(o))
+	return errors.Join(s.stageCredentials(dir), s.stageFloor(o.floor), s.stageShipper(o))
 }
 
 // stageShipper checks what --ship names, and puts what goes with it where the
@@ -86,6 +86,26 @@ func (s *supervisor) stageShipper(o upOptions) error {
 		return usage(hint(fmt.Errorf("--ship: %w", err), "sallyport up --help"))
 	}
 	return nil
+}
+
+// stageFloor puts the effective text of the floor where the gateway and every
+// run read it. It stays what it is until the next start: nothing widens it meanwhile.
+func (s *supervisor) stageFloor(path string) error {
+	if path == "" && exists(defaultFloor) {
+		path = defaultFloor
+	}
+	if path == "" {
+		return ignoreMissing(os.Remove(s.inst.floor()))
+	}
+	creds, err := loadCredentials(s.inst.credentials())
+	if err != nil {
+		return err
+	}
+	p, err := readFloor(path, creds)
+	if err != nil {
+		return usage(err)
+	}
+	return s.put(s.inst.floor(), p.Effective)
 }
 
 func exists(path string) bool {

@@ -33,7 +33,8 @@ func newUp() *cobra.Command {
 containerd if there is none, and starts the gateway and the broker as two users that are
 not root. It restarts either if it dies. ^C ends running sandboxes and takes everything down.
 While runs go on it follows their policy files, and the credential files: see policy reload.
-SIGHUP has it read them all again.`,
+SIGHUP has it read them all again. A floor is what the organisation denies and limits whatever
+a policy says; it is read once, here.`,
 		Example: `  sallyport up
   sallyport up --ship otlp=https://collector.example/v1/logs --ship-headers ./headers
   sallyport up --ship syslog=tls://logs.example:6514 --ship-ca ./ca.pem
@@ -59,6 +60,7 @@ SIGHUP has it read them all again.`,
 	}
 	c.Flags().StringVar(&o.config, "config", "", "gateway configuration; default /etc/sallyport/config.yaml if it is there")
 	o.log.add(c)
+	c.Flags().StringVar(&o.floor, "floor", "", "policy file that every run stands under; default /etc/sallyport/floor.yaml if it is there")
 	c.Flags().StringVar(&o.creds, "credentials", "", "directory of credential files; default /etc/sallyport/credentials if it is there")
 	c.Flags().StringArrayVar(&o.ship, "ship", nil, "ship records to a collector: otlp=URL or syslog=tls://HOST:PORT; can be repeated")
 	for name, file := range map[string]string{"ca": shipCA, "cert": shipCert, "key": shipKey, "headers": shipHeaders} {
@@ -72,10 +74,10 @@ SIGHUP has it read them all again.`,
 }
 
 type upOptions struct {
-	config, creds string
-	log           logOptions
-	ship          []string           // collectors
-	shipFiles     map[string]*string // what goes with them, by its name below run/ship
+	config, creds, floor string
+	log                  logOptions
+	ship                 []string           // collectors
+	shipFiles            map[string]*string // what goes with them, by its name below run/ship
 }
 
 // supervisor is the privileged parent: it makes and hands over, and parses
