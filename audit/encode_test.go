@@ -192,7 +192,10 @@ func goldens() []audit.Record {
 			Verdict: "deny", Reason: "host_not_allowed", Question: "fetch", Host: "evil.example", Port: 443,
 			Method: "POST", Path: "/\x1b[2J<\u202e>\r\n" + strings.Repeat("x", 5000), Error: "no rule",
 		}),
-		in(audit.Credential, audit.Record{Verdict: "deny", Reason: "placeholder_leak", Credential: "stripe-test", Host: "evil.example", Port: 443}),
+		in(audit.Credential, audit.Record{
+			Ref: "01JJX0000000000000000000A5", Reason: "placeholder_leak", Credential: "stripe-test", Host: "evil.example", Port: 443,
+			Data: json.RawMessage(`{"event":"leak"}`),
+		}),
 		in(audit.Bypass, audit.Record{Data: json.RawMessage(`{"packets":3,"proto":"udp"}`)}),
 		in(audit.RunEnd, audit.Record{Data: json.RawMessage(`{"exit":0,"cause":"finished"}`)}),
 		in(audit.CellDown, audit.Record{}),

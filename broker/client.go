@@ -29,6 +29,11 @@ const askTimeout = 5 * time.Second
 // goroutines. It keeps no secret but those that are in the headers it wrote,
 // and those only to find them in answers, until their cell is detached.
 type Client struct {
+	// Used and Minted record what is done with the credential of a request,
+	// before the request is sent: (*gate.Gate).Used and Minted. Their error
+	// refuses the request. Set before the first Inject; nil records nothing.
+	Used, Minted func(context.Context, gate.Pass) error
+
 	control *control.Client
 	cells   atomic.Pointer[map[string]*clientCell] // replaced whole
 	// strangers is made of cells, and replaced with them.
@@ -141,6 +146,9 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 	if err != nil {
 		return denied(p, reason, err)
 	}
+	if err := c.tell(ctx, p, ans.Minted); err != nil {
+		return err
+	}
 	m.apply(r)
 	if err := cc.change(r, d.Credential, place, ans); err != nil {
 		return denied(p, rules.CredentialUnavail, err)
@@ -168,6 +176,19 @@ func (cc *clientCell) change(r *http.Request, credential string, place control.P
 		return nil
 	}
 	return fill(r, place, cc.finder.placeholder(credential), ans.Body)
+}
+
+// tell has it recorded that the credential of p is used.
+func (c *Client) tell(ctx context.Context, p gate.Pass, minted bool) error {
+	if minted && c.Minted != nil {
+		if err := c.Minted(ctx, p); err != nil {
+			return err
+		}
+	}
+	if c.Used == nil {
+		return nil
+	}
+	return c.Used(ctx, p)
 }
 
 // Params returns the parameters of the query that Inject may set in a request: the

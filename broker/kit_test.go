@@ -208,7 +208,7 @@ func (r *recorder) Append(_ context.Context, rec *audit.Record) error {
 func wide(tb testing.TB) *rules.Policy {
 	tb.Helper()
 	src := rules.Source{Name: "wide", Digest: "sha256:00"}
-	for host443, cred := range map[string]string{"api.test": "api", "key.test": "key", "git.test": "git", "maps.test": "maps", "ok.test": "", "evil.test": "api", "s3.test": "aws", "ddb.test": "aws"} {
+	for host443, cred := range map[string]string{"api.test": "api", "key.test": "key", "git.test": "git", "maps.test": "maps", "ok.test": "", "evil.test": "api", "s3.test": "aws", "ddb.test": "aws", "idp.test": "idp"} {
 		src.Rules = append(src.Rules, rules.Rule{
 			ID: "rule-" + host443, Action: rules.AllowAction,
 			Hosts: []rules.HostPattern{{Host: host(host443)}}, Ports: []uint16{443, 8443, 80}, Credential: cred,

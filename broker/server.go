@@ -452,6 +452,8 @@ type injectAnswer struct {
 	Query  map[string]string   `json:"query,omitempty"`
 	Body   string              `json:"body,omitempty"`
 	Expose []string            `json:"expose,omitempty"`
+	// Minted tells that a token was made for this request, and not used before.
+	Minted bool `json:"minted,omitempty"`
 }
 
 func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, error) {
@@ -468,6 +470,7 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "%v", err))
 	}
 	defer v.Wipe()
+	ctx, mints := sign.CountMints(ctx)
 	ch, err := b.scheme.Sign(ctx, v, req)
 	if err != nil {
 		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "signing: %v", err))
@@ -481,7 +484,7 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	u := s.uses[in.Credential]
 	u.last = s.cfg.Now()
 	u.count++
-	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Body, ch.Expose}, nil
+	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Body, ch.Expose, mints.Load() > 0}, nil
 }
 
 // usableBy returns the credential that a request names, unless it is gone.

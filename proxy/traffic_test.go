@@ -561,10 +561,10 @@ func TestCredentials(t *testing.T) {
 		reason string
 		kinds  string
 	}{
-		{"CR-05 placeholder on its way elsewhere", []rules.Carry{{Credential: "stripe", State: rules.Leaked}}, nil, 403, "placeholder_leak", "refuse"},
-		{"CR-11 broker down", nil, errors.New("no such socket"), 503, "broker_unavailable", "admit done"},
-		{"CR-11 secret gone", nil, &gate.DeniedError{Reason: rules.CredentialUnavail, ID: "x"}, 503, "credential_unavailable", "admit done"},
-		{"CR-24 broker's own lock", nil, &gate.DeniedError{Reason: rules.CredentialMismatch, ID: "x"}, 403, "credential_mismatch", "admit done"},
+		{"CR-05 placeholder on its way elsewhere", []rules.Carry{{Credential: "stripe", State: rules.Leaked}}, nil, 403, "placeholder_leak", "refuse credential"},
+		{"CR-11 broker down", nil, errors.New("no such socket"), 503, "broker_unavailable", "admit done credential"},
+		{"CR-11 secret gone", nil, &gate.DeniedError{Reason: rules.CredentialUnavail, ID: "x"}, 503, "credential_unavailable", "admit done credential"},
+		{"CR-24 broker's own lock", nil, &gate.DeniedError{Reason: rules.CredentialMismatch, ID: "x"}, 403, "credential_mismatch", "admit done credential"},
 		{"IP-12 resolved address", nil, nil, 403, "private_ip", "admit done"},
 	}
 	for _, w := range ways() {

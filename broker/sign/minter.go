@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sallyport/broker/secret"
@@ -28,6 +29,14 @@ const (
 type minted struct {
 	token string
 	life  time.Duration // 0 is not known
+}
+
+type mintsKey struct{}
+
+// CountMints returns a context in which the tokens that are minted are counted.
+func CountMints(ctx context.Context) (context.Context, *atomic.Int64) {
+	n := new(atomic.Int64)
+	return context.WithValue(ctx, mintsKey{}, n), n
 }
 
 // minter keeps one token that was made with a secret, and has it made anew by
@@ -123,6 +132,9 @@ func (m *minter) run(ctx context.Context, v secret.Value, key [sha256.Size]byte,
 	if err != nil {
 		m.retry = now.Add(mintRetry)
 		return
+	}
+	if n, ok := ctx.Value(mintsKey{}).(*atomic.Int64); ok {
+		n.Add(1)
 	}
 	use := got.life - mintMargin
 	// Not all at the same moment, where many brokers share an endpoint.

@@ -261,6 +261,7 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
 		return denied(p.id, p.decision, rules.AuditUnavailable, errors.Join(cause, err))
 	}
+	_ = g.tellCredential(ctx, &rec, p.id) // it is a refusal either way
 	e := denied(p.id, p.decision, reason, cause)
 	if reached, ok := errors.AsType[*limit.ReachedError](cause); ok {
 		e.Wait = reached.Wait
@@ -397,7 +398,10 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 	}
 	ctx, cancel := closing(ctx)
 	defer cancel()
-	return p.p.gate.cfg.Recorder.Append(ctx, &rec)
+	if err := p.p.gate.cfg.Recorder.Append(ctx, &rec); err != nil {
+		return err
+	}
+	return p.p.gate.tellCredential(ctx, &rec, p.p.id)
 }
 
 // endStream closes an inspected stream. Its requests have their own records;

@@ -289,6 +289,7 @@ func (b *benchGateway) wireProxy(ctx context.Context, o gatewayOptions, g *gate.
 		if err != nil {
 			return err
 		}
+		c.Used, c.Minted = g.Used, g.Minted
 		cfg.Find, cfg.Inject, dialing.Params, scrub = c.Find, c.Inject, c.Params, c.Scrub
 	}
 	d, err := dial.New(dialing)

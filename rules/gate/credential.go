@@ -1,0 +1,78 @@
+package gate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"sallyport/audit"
+	"sallyport/rules"
+)
+
+// What happens to credentials is told in records of their own, so that nobody
+// has to know which reasons are about one.
+
+// The events of a credential record, in its data.
+const (
+	eventUse     = "use"     // it goes out with the request
+	eventRefusal = "refusal" // it was asked for, and not given
+	eventLeak    = "leak"    // its placeholder was sent where it does not belong
+	eventMint    = "mint"    // a token was made with it
+)
+
+type credentialData struct {
+	Event string `json:"event"`
+}
+
+// eventOf returns what a refusal says about a credential, "" for nothing.
+func eventOf(r rules.Reason) string {
+	switch r {
+	case rules.PlaceholderLeak:
+		return eventLeak
+	case rules.ForeignCredential, rules.CredentialMismatch, rules.CredentialNeedsTLS, rules.CredentialUnavail, rules.BrokerUnavailable:
+		return eventRefusal
+	default:
+		return ""
+	}
+}
+
+// tellCredential writes the record about the credential of a request that was
+// refused because of one. of is the record of the refusal, id that of the
+// request.
+func (g *Gate) tellCredential(ctx context.Context, of *audit.Record, id string) error {
+	event := eventOf(rules.Reason(of.Reason))
+	if event == "" {
+		return nil
+	}
+	return g.appendCredential(ctx, *of, id, event)
+}
+
+func (g *Gate) appendCredential(ctx context.Context, rec audit.Record, id, event string) error {
+	data, err := json.Marshal(credentialData{event})
+	if err != nil {
+		panic("gate: " + err.Error()) // a string can be written
+	}
+	// Whose it is and where it was to go; what became of the request is told
+	// in its own records.
+	rec.Kind, rec.ID, rec.Ref, rec.Data = audit.Credential, "", id, data
+	rec.Verdict, rec.WouldDeny, rec.Addr, rec.Status = "", "", "", 0
+	rec.Sent, rec.Received, rec.Micros = 0, 0, 0
+	return g.cfg.Recorder.Append(ctx, &rec)
+}
+
+// Used records that the credential of p goes out with its request, before it
+// does. An error is a [*DeniedError]: not recorded, do not send it.
+func (g *Gate) Used(ctx context.Context, p Pass) error { return g.credential(ctx, p, eventUse) }
+
+// Minted records that a token was made with the credential of p.
+func (g *Gate) Minted(ctx context.Context, p Pass) error { return g.credential(ctx, p, eventMint) }
+
+func (g *Gate) credential(ctx context.Context, p Pass, event string) error {
+	if !p.Dialable() || p.p.gate != g {
+		return denied(p.ID(), rules.Decision{}, rules.NoPolicy, errors.New("a credential for no pass"))
+	}
+	if err := g.appendCredential(ctx, p.p.record(audit.Credential), p.p.id, event); err != nil {
+		return denied(p.p.id, p.p.decision, rules.AuditUnavailable, err)
+	}
+	return nil
+}
