@@ -5,7 +5,7 @@
 #   stack        containerd, runc and nerdctl: those on PATH if they are new enough, else pinned ones, built from source
 #   gvisor       runsc, likewise
 #   image [NAME] the sandbox image's archive (image/packages), or another one (image/NAME.packages)
-#   users        the system users of gateway and broker
+#   users        the system users of gateway and broker, and the group of reviewers
 #   lint         golangci-lint and shellcheck
 #   clients      the clients that tests start on the host
 #   all          packages stack gvisor image users
@@ -239,6 +239,8 @@ step_image() {
 # The group is what lets gateway and broker reach the sockets that they share; neither can read the other's files.
 step_users() {
 	getent group sallyport >/dev/null || groupadd --system sallyport
+	# Who is in this one reviews: it may read the log, and write nothing.
+	getent group sallyport-audit >/dev/null || groupadd --system sallyport-audit
 	for user in sallyport-gateway sallyport-broker sallyport-shipper; do
 		if ! getent passwd "$user" >/dev/null; then
 			say "adding the system user $user"

@@ -26,6 +26,7 @@ type exchange struct {
 	secure bool
 
 	pass      gate.Pass
+	kept      Keeper // nil: nothing is
 	websocket bool
 	body      *requestBody // what is sent upstream; nil for nothing
 
@@ -109,6 +110,7 @@ func (x *exchange) serve(explain bool) {
 		x.answer(denialOf(&gate.DeniedError{Reason: x.reason, ID: x.pass.ID(), Decision: x.pass.Decision()}, x.st.cell, x.subject()))
 		return
 	}
+	x.keep()
 	x.forward()
 }
 
@@ -246,11 +248,7 @@ func (x *exchange) end() {
 	x.stopBody()
 	if x.pass.Valid() {
 		x.st.untrack(x.pass)
-		out := gate.Outcome{Status: x.status, Sent: x.sent.Load(), Received: x.received, Reason: x.reason, Err: x.st.because(x.err)}
-		if a := x.addr.Load(); a != nil {
-			out.Addr = *a
-		}
-		x.st.record(x.pass.Done(x.ctx, out))
+		x.st.record(x.pass.Done(x.ctx, x.outcome()))
 	}
 	if x.st.hijacked.Load() {
 		x.st.finish(x.ctx, nil)

@@ -61,6 +61,10 @@ type Config struct {
 	// *gate.DeniedError is a refusal with its reason; any other error refuses
 	// with broker_unavailable.
 	Inject func(context.Context, gate.Pass, *http.Request) error
+	// Keep begins to take copies of an admitted request and its answer, as its
+	// rule says (rules.Decision.Log): r is as the sandbox sent it, and lives as
+	// long as the exchange. A nil Keeper keeps nothing. nil: never.
+	Keep func(p gate.Pass, r *http.Request) Keeper
 	// Internal answers requests for sallyport.internal. Default: a [Help]
 	// without a policy or denials to show.
 	Internal http.Handler

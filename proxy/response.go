@@ -128,6 +128,10 @@ func (x *exchange) got1xx(code int, h http.Header) {
 func (x *exchange) passOn(resp *http.Response) {
 	hopByHop(resp.Header)
 	cleanResponse(resp.Header)
+	if x.kept != nil {
+		x.kept.Answer(resp.StatusCode, resp.Header)
+		resp.Body = &keptBody{resp.Body, x.kept}
+	}
 	announced := len(resp.Trailer)
 	if announced > 0 {
 		resp.Header["Trailer"] = []string{strings.Join(keys(resp.Trailer), ", ")}
@@ -315,6 +319,9 @@ func (b *requestBody) Read(p []byte) (int, error) {
 		b.x.overBody.Store(true)
 	}
 	b.x.sent.Add(int64(n))
+	if b.x.kept != nil && n > 0 {
+		b.x.kept.Request(p[:n])
+	}
 	switch {
 	case errors.Is(err, errBodyTooLarge):
 	case errors.Is(err, io.EOF):

@@ -36,7 +36,7 @@ name a copy with --dir and the public key with --key.`,
 	c.PersistentFlags().String("index", "", "file of the index; default: one in the user's cache directory")
 	c.AddCommand(newAuditQuery(), newAuditTail(), newAuditVerify(), newAuditShow(), newAuditTimeline(), newAuditTop(),
 		newAuditNew(), newAuditDiff(), newAuditAnomalies(), newAuditHash(), newAuditWhy(), newAuditProve(),
-		newAuditExport(), newAuditIndex(), newAuditRetain())
+		newAuditExport(), newAuditIndex(), newAuditRetain(), newAuditBody())
 	return c
 }
 
@@ -59,7 +59,7 @@ func auditDirOf(c *cobra.Command) (string, instance, error) {
 	}
 	if err != nil {
 		if errors.Is(err, fs.ErrPermission) {
-			return "", inst, hint(err, "the log is for root and the group %s: sudo %s", sharedGroup, commandLine())
+			return "", inst, hint(err, "the log is for root and the group %s: sudo %s", auditGroup, commandLine())
 		}
 		return "", inst, hint(fmt.Errorf("no log: %w", err), "sallyport audit --dir DIR, or start one: sallyport up")
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/audit"
+	"sallyport/audit/capture"
 	"sallyport/audit/query"
 	"sallyport/broker"
 	"sallyport/certs"
@@ -121,6 +122,8 @@ type gateway struct {
 	broker  *broker.Client
 	ca      *certs.CA
 	floor   string // digest of the floor, "" for none
+	bodies  *capture.Store // nil: none are kept
+	keepFor time.Duration  // of records and bodies; 0 is for ever
 	since   time.Time
 	trials  sync.Map // tests of credentials under way: cell → gate.Identity
 	metrics *metrics
@@ -162,6 +165,10 @@ func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Log
 		return nil, errors.Join(err, g.records.Close())
 	}
 	if err := g.openRooms(cfg); err != nil {
+		return nil, errors.Join(err, g.records.Close())
+	}
+	g.keepFor = time.Duration(cfg.Log.Keep) * time.Second
+	if err := g.openBodies(cfg.Log.Capture); err != nil {
 		return nil, errors.Join(err, g.records.Close())
 	}
 	if g.health, err = listenHealth(ctx, cfg.Metrics); err != nil {
@@ -256,6 +263,9 @@ func (g *gateway) readLocked(digest string) (*policy, error) {
 // enforceLocked keeps a copy of a policy beside the log, since records name it by
 // digest, and writes the record that it comes into force.
 func (g *gateway) enforceLocked(ctx context.Context, p *policy, rec *audit.Record) error {
+	if err := g.mayCapture(p.rules); err != nil {
+		return err
+	}
 	if err := keepPolicy(g.inst.state("policies"), p); err != nil {
 		return err
 	}
@@ -277,7 +287,7 @@ func keepPolicy(dir string, p *policy) error {
 		return fmt.Errorf("keeping policy %s: %w", p.digest, err)
 	}
 	_, err = f.Write(p.text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(err, f.Chmod(0o640), f.Sync(), f.Close()); err != nil {
 		return errors.Join(fmt.Errorf("keeping policy %s: %w", p.digest, err), os.Remove(path))
 	}
 	return nil
@@ -307,6 +317,7 @@ func (g *gateway) serve(ctx context.Context, socks *sockets) error {
 	if g.health != nil {
 		servers = append(servers, func(ctx context.Context) error { return g.serveHealth(ctx, g.health) })
 	}
+	servers = append(servers, g.pruning)
 	return serveAll(ctx, servers...)
 }
 

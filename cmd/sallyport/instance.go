@@ -22,6 +22,7 @@ const (
 	brokerUser      = "sallyport-broker"
 	shipperUser     = "sallyport-shipper"
 	sharedGroup     = "sallyport"
+	auditGroup      = "sallyport-audit" // of those who review: they read the log, and write nothing
 )
 
 // instance is one installation on this machine: everything that it makes is
@@ -108,6 +109,7 @@ func (i instance) policies() string    { return i.run("policies") }
 func (i instance) credentials() string { return i.run("credentials") }
 func (i instance) caCert() string      { return i.state("ca.crt") }
 func (i instance) auditDir() string    { return i.state("audit") }
+func (i instance) bodies() string      { return i.state("bodies") }
 func (i instance) auditKey() string    { return i.state("audit-key", "key") }
 
 // under is the floor that policies stand under here, "" for none.
@@ -129,6 +131,7 @@ type account struct{ uid, gid int }
 type accounts struct {
 	gateway, broker account
 	group           int
+	reviewers       int // the group of those who read the log
 }
 
 func lookupAccounts() (accounts, error) {
@@ -139,6 +142,13 @@ func lookupAccounts() (accounts, error) {
 	}
 	if a.group, err = strconv.Atoi(g.Gid); err != nil {
 		return a, fmt.Errorf("looking up group %q: %w", sharedGroup, err)
+	}
+	r, err := user.LookupGroup(auditGroup)
+	if err != nil {
+		return a, hint(fmt.Errorf("looking up group %q: %w", auditGroup, err), "make setup")
+	}
+	if a.reviewers, err = strconv.Atoi(r.Gid); err != nil {
+		return a, fmt.Errorf("looking up group %q: %w", auditGroup, err)
 	}
 	if a.gateway, err = lookupUser(gatewayUser); err != nil {
 		return a, err
@@ -180,9 +190,10 @@ func (i instance) layout(a accounts) []dir {
 		{i.run("names"), 0o700, a.gateway.uid, a.gateway.gid},
 		{i.state(), 0o755, 0, 0},
 		{i.state("ca"), 0o700, a.gateway.uid, a.gateway.gid},
-		{i.state("audit"), 0o750, a.gateway.uid, a.group},
+		{i.state("audit"), 0o750 | fs.ModeSetgid, a.gateway.uid, a.reviewers}, // and so are the files in it
 		{i.state("audit-key"), 0o700, a.gateway.uid, a.gateway.gid},
-		{i.state("policies"), 0o750, a.gateway.uid, a.group},
+		{i.state("policies"), 0o750 | fs.ModeSetgid, a.gateway.uid, a.reviewers},
+		{i.bodies(), 0o750 | fs.ModeSetgid, a.gateway.uid, a.reviewers},
 		{i.secrets(), 0o700, a.broker.uid, a.broker.gid},
 		{i.state("secrets-key"), 0o700, a.broker.uid, a.broker.gid},
 		{i.state("revoked"), 0o755, 0, 0},
@@ -194,7 +205,12 @@ func (i instance) layout(a accounts) []dir {
 
 // makeDirs makes the layout and sets owners and modes of what is there: a
 // directory that somebody else could write to is put right, not trusted.
-func (i instance) makeDirs(a accounts) error { return makeDirs(i.layout(a)) }
+func (i instance) makeDirs(a accounts) error {
+	if err := makeDirs(i.layout(a)); err != nil {
+		return err
+	}
+	return errors.Join(i.regroup(i.state("audit"), a), i.regroup(i.state("policies"), a))
+}
 
 func makeDirs(dirs []dir) error {
 	for _, d := range dirs {
@@ -210,6 +226,24 @@ func makeDirs(dirs []dir) error {
 		}
 		if err := errors.Join(os.Chown(d.path, d.uid, d.gid), os.Chmod(d.path, d.mode)); err != nil {
 			return fmt.Errorf("making %s: %w", d.path, err)
+		}
+	}
+	return nil
+}
+
+// regroup gives files that an earlier version made to the reviewers' group.
+func (i instance) regroup(dir string, a accounts) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() {
+			continue
+		}
+		// The gateway may have put a link here meanwhile: that is what changes.
+		if err := os.Lchown(filepath.Join(dir, e.Name()), a.gateway.uid, a.reviewers); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("giving %s to the reviewers: %w", e.Name(), err)
 		}
 	}
 	return nil

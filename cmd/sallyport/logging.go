@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/audit"
+	"sallyport/audit/capture"
 	"sallyport/proxy/dial"
 	"sallyport/rules"
 	"sallyport/rules/policyfile"
@@ -22,30 +23,43 @@ import (
 
 // logOptions are what a command line says about the log, in place of the
 // configuration.
-type logOptions struct{ keep string }
+type logOptions struct{ keep, recipient string }
 
 func (o *logOptions) add(c *cobra.Command) {
 	c.Flags().StringVar(&o.keep, "audit-keep", "", "remove records that are older, such as 90d; default: what the configuration says, else keep all")
+	c.Flags().StringVar(&o.recipient, "capture-recipient", "", "age recipient of the bodies that rules say to log; default: what the configuration says")
 }
 
 // args are the flags again, for the gateway.
 func (o logOptions) args() []string {
-	if o.keep == "" {
-		return nil
+	var out []string
+	if o.keep != "" {
+		out = append(out, "--audit-keep", o.keep)
 	}
-	return []string{"--audit-keep", o.keep}
+	if o.recipient != "" {
+		out = append(out, "--capture-recipient", o.recipient)
+	}
+	return out
 }
 
-// apply puts the options in the place of what the configuration says.
+// apply puts the options in the place of what the configuration says, and
+// checks what only the age library can.
 func (o logOptions) apply(cfg *policyfile.Gateway) error {
-	if o.keep == "" {
-		return nil
+	if o.keep != "" {
+		seconds, err := readKeep("--audit-keep", o.keep)
+		if err != nil {
+			return err
+		}
+		cfg.Log.Keep = seconds
 	}
-	seconds, err := readKeep("--audit-keep", o.keep)
-	if err != nil {
-		return err
+	if o.recipient != "" {
+		cfg.Log.Capture.Recipient = o.recipient
 	}
-	cfg.Log.Keep = seconds
+	if r := cfg.Log.Capture.Recipient; r != "" {
+		if _, err := capture.ParseRecipient(r); err != nil {
+			return usage(hint(err, "age-keygen makes an identity, and prints its recipient: age1..."))
+		}
+	}
 	return nil
 }
 

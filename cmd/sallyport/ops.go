@@ -98,7 +98,9 @@ func (g *gateway) handler() http.Handler {
 		return empty{}, g.recent.Append(ctx, &rec)
 	}))
 	mux.Handle("POST /v1/retain", control.Handle(rootOnly, func(_ context.Context, in retainIn) (audit.Removed, error) {
-		return g.records.Retain(time.Duration(in.Keep) * time.Second)
+		keep := time.Duration(in.Keep) * time.Second
+		out, err := g.records.Retain(keep)
+		return out, errors.Join(err, g.pruneBodies(keep))
 	}))
 	mux.Handle("POST /v1/ship", control.Handle(shipperOnly(), func(ctx context.Context, rec audit.Record) (empty, error) {
 		// It chooses nothing but what it tells of collectors.

@@ -30,6 +30,7 @@ func (g *gateway) openRooms(cfg *policyfile.Gateway) (err error) {
 		return err
 	}
 	g.broker = broker.NewClient(g.inst.brokerSocket())
+	g.broker.Used, g.broker.Minted = g.gate.Used, g.gate.Minted
 	door.Vet, door.Params = g.gate.Vet, g.broker.Params
 	door.Certificate, door.Certified = g.broker.Certificate, g.broker.Certified
 	if g.dialer, err = dial.New(door); err != nil {
@@ -82,6 +83,7 @@ func (g *gateway) proxyServer(changed <-chan struct{}) (*proxy.Server, error) {
 		Gate: g.gate, CellOf: g.table.ByAddr, NameOf: g.names.Lookup,
 		Dial: g.dialer.Dial, Forward: g.forward, Leaf: g.ca.Leaf,
 		Find: g.broker.Find, Inject: g.broker.Inject,
+		Keep:     g.keepBodies,
 		Internal: &proxy.Help{Policy: g.policyText, Denials: g.denials},
 		Changed:  changed, Log: g.log, Now: time.Now,
 	})

@@ -31,7 +31,7 @@ type daemon struct {
 	env   []string   // beside PATH and LANG
 	files []*os.File // descriptors 3 and up in the child
 	who   account
-	group int // supplementary group
+	group []int // supplementary groups
 	log   *slog.Logger
 	out   io.Writer
 
@@ -73,8 +73,12 @@ func (d *daemon) once(ctx context.Context) error {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = d.out, d.out
 	cmd.ExtraFiles = d.files
+	var groups []uint32
+	for _, g := range d.group {
+		groups = append(groups, uint32(g))
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Credential: &syscall.Credential{Uid: uint32(d.who.uid), Gid: uint32(d.who.gid), Groups: []uint32{uint32(d.group)}},
+		Credential: &syscall.Credential{Uid: uint32(d.who.uid), Gid: uint32(d.who.gid), Groups: groups},
 		Pdeathsig:  syscall.SIGKILL,
 		Setpgid:    true, // ^C is for the supervisor, which stops things in order
 	}

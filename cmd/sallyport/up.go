@@ -311,6 +311,7 @@ func (s *supervisor) shipper(ctx context.Context, to []string) error {
 		return nil
 	}
 	d := s.daemon("shipper", s.shipAs)
+	d.group = append(d.group, s.who.reviewers) // it reads the log
 	for _, c := range to {
 		d.args = append(d.args, "--to", c)
 	}
@@ -370,7 +371,7 @@ func (s *supervisor) gateway(ctx context.Context) error {
 func (s *supervisor) daemon(name string, who account, files ...*os.File) *daemon {
 	return &daemon{
 		name: name, args: []string{name, "--instance", s.inst.name}, files: files,
-		who: who, group: s.who.group, log: s.log, out: s.err, ended: make(chan struct{}),
+		who: who, group: []int{s.who.group}, log: s.log, out: s.err, ended: make(chan struct{}),
 	}
 }
 

@@ -32,7 +32,9 @@ func TestCredentialRecords(t *testing.T) {
 		want []string
 	}{
 		{"use", func(h *house, p gate.Pass) error { return h.Used(t.Context(), p) }, []string{`{"event":"use"}` + about}},
-		{"mint", func(h *house, p gate.Pass) error { return errors.Join(h.Minted(t.Context(), p), h.Used(t.Context(), p)) }, []string{`{"event":"mint"}` + about, `{"event":"use"}` + about}},
+		{"mint", func(h *house, p gate.Pass) error {
+			return errors.Join(h.Minted(t.Context(), p), h.Used(t.Context(), p))
+		}, []string{`{"event":"mint"}` + about, `{"event":"use"}` + about}},
 		{"refusal by the broker", func(_ *house, p gate.Pass) error {
 			return p.Done(t.Context(), gate.Outcome{Status: 403, Reason: rules.CredentialMismatch})
 		}, []string{`{"event":"refusal"} secret credential_mismatch cell run key.test `}},

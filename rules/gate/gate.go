@@ -10,6 +10,7 @@ package gate
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -367,6 +368,8 @@ type Outcome struct {
 	Err    error // for the log
 	// Requests counts the requests judged on an inspected stream.
 	Requests int
+	// Data goes into the record as it is: what was kept of the bodies.
+	Data json.RawMessage
 }
 
 // Done closes p and records its outcome. The record is written even if ctx is
@@ -385,7 +388,7 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 	p.p.hold.End(p.p.gate.cfg.Now(), o.Sent, o.Received)
 	rec := p.p.record(audit.Done)
 	rec.ID, rec.Ref = "", p.p.id
-	rec.Status, rec.Sent, rec.Received = o.Status, o.Sent, o.Received
+	rec.Status, rec.Sent, rec.Received, rec.Data = o.Status, o.Sent, o.Received, o.Data
 	rec.Micros = p.p.gate.cfg.Now().Sub(p.p.began).Microseconds()
 	if o.Addr.IsValid() {
 		rec.Addr = o.Addr.String()

@@ -33,6 +33,7 @@ var allowed = map[string][]string{
 	"rules/live":       {"rules", "rules/target", "rules/gate"},
 	"audit":            {"audit/checkpoint", "audit/segment"},
 	"audit/segment":    {},
+	"audit/capture":    {},
 	"audit/checkpoint": {},
 	"audit/verify":     {"audit", "audit/checkpoint", "audit/segment"},
 	"audit/query":      {"audit"},

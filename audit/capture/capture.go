@@ -1,0 +1,309 @@
+// Package capture keeps what rules say to log of requests and answers:
+// bounded, with what must not be seen left out, and encrypted.
+//
+// What is kept is a message (HTTP head and as much of the body as is kept),
+// encrypted to an age recipient whose identity this machine does not have, in
+// a file that is named by its SHA-256: the record that refers to it holds that
+// name. The package trusts its [Config.Hider] to know the secrets; it never
+// keeps a header that authenticates, and never a body that it cannot read.
+package capture
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"filippo.io/age"
+)
+
+// Config is what a Store needs.
+type Config struct {
+	Dir       string // made if missing
+	Recipient string // of age: age1…
+	Size      int64  // octets kept of one body; default 64 KiB
+	// Headers are names whose values are left out, and Fields those of JSON
+	// members and form fields, beside the ones that are always.
+	Headers, Fields []string
+	// Hider returns what takes the secrets and placeholders of a cell out of a
+	// text. It is asked for when a message begins, and used when it has ended.
+	Hider func(cell string) func(text string) string
+	// Decode takes off the codings that a Content-Encoding header lists.
+	Decode func(codings string, body io.ReadCloser) (io.ReadCloser, error)
+}
+
+const (
+	defaultSize = 64 << 10
+	modeFile    = 0o640
+	modeDir     = 0o750
+)
+
+// ErrNotOurs is wrapped by the error of [Open] for a file that is not what its
+// name says.
+var ErrNotOurs = errors.New("not the file that was written")
+
+// Store keeps messages. It is safe for use by many goroutines.
+type Store struct {
+	cfg    Config
+	to     age.Recipient
+	fields *regexp.Regexp
+	hidden map[string]bool // headers, in canonical form
+}
+
+// New returns a Store. It refuses a recipient that is none.
+func New(cfg Config) (*Store, error) {
+	if cfg.Dir == "" || cfg.Hider == nil || cfg.Decode == nil {
+		return nil, errors.New("capture: directory, hider and decode are all required")
+	}
+	to, err := ParseRecipient(cfg.Recipient)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Size == 0 {
+		cfg.Size = defaultSize
+	}
+	if cfg.Size < 0 {
+		return nil, errors.New("capture: the size must not be negative")
+	}
+	if err := os.MkdirAll(cfg.Dir, modeDir); err != nil {
+		return nil, fmt.Errorf("making the directory of bodies: %w", err)
+	}
+	s := &Store{cfg: cfg, to: to, fields: fieldPattern(append(slices.Clone(secretFields), cfg.Fields...)), hidden: map[string]bool{}}
+	for _, h := range append(slices.Clone(secretHeaders), cfg.Headers...) {
+		s.hidden[http.CanonicalHeaderKey(h)] = true
+	}
+	return s, nil
+}
+
+// ParseRecipient reads an age recipient: a public key that begins with age1.
+func ParseRecipient(text string) (age.Recipient, error) {
+	to, err := age.ParseX25519Recipient(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading the recipient of bodies: %w", err)
+	}
+	return to, nil
+}
+
+// secretHeaders authenticate, or hold what does.
+var secretHeaders = []string{
+	"Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie", "WWW-Authenticate", "Proxy-Authenticate", "Authentication-Info",
+	"X-Api-Key", "Api-Key", "X-Auth-Token", "X-Amz-Security-Token", "X-Goog-Api-Key", "X-Vault-Token", "Private-Token",
+}
+
+// secretFields are what APIs call secrets in what is sent and answered.
+var secretFields = []string{
+	"password", "passwd", "passphrase", "secret", "client_secret", "token", "access_token", "refresh_token", "id_token",
+	"api_key", "apikey", "private_key", "client_assertion", "assertion", "authorization",
+}
+
+// Left stands where something was left out.
+const Left = "[left out]"
+
+// fieldPattern finds a member of JSON or a field of a form by its name, with
+// its value. A value that is cut off by the end of the text is found too.
+func fieldPattern(names []string) *regexp.Regexp {
+	var quoted []string
+	for _, n := range names {
+		quoted = append(quoted, regexp.QuoteMeta(n))
+	}
+	any := "(?:" + strings.Join(quoted, "|") + ")"
+	return regexp.MustCompile(`(?i)("` + any + `"\s*:\s*)("(?:[^"\\]|\\.)*"?|[^\s",{}\[\]]+|[{\[][^}\]]*[}\]]?)|((?:^|[&?\s;])` + any + `=)([^&\s;]*)`)
+}
+
+// redact takes out what must not be kept.
+func (s *Store) redact(hide func(string) string, text string) string {
+	text = hide(text)
+	return s.fields.ReplaceAllStringFunc(text, func(m string) string {
+		parts := s.fields.FindStringSubmatch(m)
+		if parts[1] != "" {
+			return parts[1] + `"` + Left + `"`
+		}
+		return parts[3] + Left
+	})
+}
+
+// Ref is what a record says about a message that is kept.
+type Ref struct {
+	// SHA256 of the file names it, in hexadecimal digits.
+	SHA256 string `json:"sha256,omitempty"`
+	// Bytes went through; Kept of them, without their coding, are in the file.
+	Bytes int64 `json:"bytes"`
+	Kept  int64 `json:"kept"`
+	Cut   bool  `json:"cut,omitempty"` // there was more
+	// Error says why there is no file.
+	Error string `json:"error,omitempty"`
+}
+
+// Message is one request or answer on its way. It is safe for use by many
+// goroutines.
+type Message struct {
+	store *Store
+	hide  func(string) string
+	start string // the first line
+	head  http.Header
+
+	mu    sync.Mutex // guards the two below
+	body  bytes.Buffer
+	bytes int64
+}
+
+// Message begins to keep a message. The header is copied.
+func (s *Store) Message(cell, start string, head http.Header) *Message {
+	return &Message{store: s, hide: s.cfg.Hider(cell), start: start, head: head.Clone()}
+}
+
+// Write takes a piece of the body as it is on the wire. It never fails.
+func (m *Message) Write(p []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bytes += int64(len(p))
+	// A coded body may be much smaller than what it holds: the bound is on both.
+	if room := m.store.cfg.Size - int64(m.body.Len()); room > 0 {
+		m.body.Write(p[:min(int64(len(p)), room)])
+	}
+	return len(p), nil
+}
+
+// Finish writes the file, and returns what its record is to say.
+func (m *Message) Finish() Ref {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ref := Ref{Bytes: m.bytes}
+	body, whole, err := m.plain()
+	if err == nil {
+		ref.Kept, ref.Cut = int64(len(body)), !whole
+		ref.SHA256, err = m.store.put(m.text(body))
+	}
+	if err != nil {
+		ref = Ref{Bytes: m.bytes, Error: err.Error()}
+	}
+	return ref
+}
+
+// plain returns, with mu held, the body without its coding, and whether that is all of it.
+func (m *Message) plain() (body []byte, whole bool, err error) {
+	whole = m.bytes == int64(m.body.Len())
+	codings := m.head.Get("Content-Encoding")
+	if codings == "" {
+		return m.body.Bytes(), whole, nil
+	}
+	r, err := m.store.cfg.Decode(codings, io.NopCloser(&m.body))
+	if err != nil {
+		return nil, false, err // what cannot be read cannot be searched for secrets
+	}
+	defer r.Close()
+	body, err = io.ReadAll(io.LimitReader(r, m.store.cfg.Size+1))
+	switch {
+	case int64(len(body)) > m.store.cfg.Size:
+		return body[:m.store.cfg.Size], false, nil
+	case err != nil && whole:
+		return nil, false, fmt.Errorf("reading a body with coding %q: %w", codings, err)
+	}
+	return body, whole, nil
+}
+
+// text is the message as it is kept.
+func (m *Message) text(body []byte) string {
+	s := m.store
+	var b strings.Builder
+	b.WriteString(s.redact(m.hide, m.start) + "\r\n")
+	names := make([]string, 0, len(m.head))
+	for name := range m.head {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		for _, v := range m.head[name] {
+			if s.hidden[http.CanonicalHeaderKey(name)] {
+				v = Left
+			}
+			b.WriteString(m.hide(name+": "+v) + "\r\n")
+		}
+	}
+	b.WriteString("\r\n" + s.redact(m.hide, string(body)))
+	return b.String()
+}
+
+// put encrypts text into a file that is named by its SHA-256.
+func (s *Store) put(text string) (string, error) {
+	tmp, err := os.CreateTemp(s.cfg.Dir, ".new-*")
+	if err != nil {
+		return "", fmt.Errorf("keeping a body: %w", err)
+	}
+	defer os.Remove(tmp.Name()) //nolint:errcheck // gone already once it is renamed
+	sum := sha256.New()
+	w, err := age.Encrypt(io.MultiWriter(tmp, sum), s.to)
+	if err == nil {
+		_, err = io.WriteString(w, text)
+		err = errors.Join(err, w.Close())
+	}
+	if err := errors.Join(err, tmp.Chmod(modeFile), tmp.Close()); err != nil {
+		return "", fmt.Errorf("keeping a body: %w", err)
+	}
+	name := hex.EncodeToString(sum.Sum(nil))
+	if err := os.Rename(tmp.Name(), Path(s.cfg.Dir, name)); err != nil {
+		return "", fmt.Errorf("keeping a body: %w", err)
+	}
+	return name, nil
+}
+
+// Path returns where the file with a SHA-256 is.
+func Path(dir, sha256 string) string {
+	return filepath.Join(dir, sha256+".age")
+}
+
+var sumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Open returns the message that is kept under a SHA-256, which a record names.
+func Open(dir, sha string, who ...age.Identity) ([]byte, error) {
+	if !sumPattern.MatchString(sha) {
+		return nil, fmt.Errorf("%q is not the name of a message", sha)
+	}
+	data, err := os.ReadFile(Path(dir, sha))
+	if err != nil {
+		return nil, fmt.Errorf("reading a message: %w", err)
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != sha {
+		return nil, fmt.Errorf("%s: %w", Path(dir, sha), ErrNotOurs)
+	}
+	r, err := age.Decrypt(bytes.NewReader(data), who...)
+	if err != nil {
+		return nil, fmt.Errorf("decrypting a message: %w", err)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("decrypting a message: %w", err)
+	}
+	return text, nil
+}
+
+// Prune removes the messages that were kept before a time.
+func (s *Store) Prune(before time.Time) error {
+	var errs []error
+	err := filepath.WalkDir(s.cfg.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.ModTime().Before(before) {
+			errs = append(errs, os.Remove(path))
+		}
+		return nil // what is gone meanwhile is gone
+	})
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("removing old bodies: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package broker
+
+import (
+	"strings"
+
+	"sallyport/broker/scrub"
+)
+
+// Hider returns a function that takes a cell's placeholders, and the secrets
+// that went out for it, out of a text, in all their spellings: stars stand in
+// their place. It goes on to work when the cell is detached. Of a cell that is
+// not attached nothing is known: then nothing of a text is returned.
+func (c *Client) Hider(cell string) func(text string) string {
+	cc := c.cell(cell)
+	if cc == nil {
+		return func(string) string { return "" }
+	}
+	return func(text string) string { return scrub.New(cc.hidden()...).Text(text) }
+}
+
+// hidden returns what must not be kept of the cell's messages.
+func (cc *clientCell) hidden() []scrub.Secret {
+	var out []scrub.Secret
+	add := func(value string) {
+		if value != "" {
+			out = append(out, scrub.Secret{Value: value, Instead: strings.Repeat("*", len(value))})
+		}
+	}
+	if cc.finder != nil {
+		for _, g := range cc.finder.grants {
+			add(g.Placeholder)
+			for _, v := range g.More {
+				add(v.Placeholder)
+				add(v.ID)
+			}
+		}
+	}
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	for _, values := range cc.exposed {
+		for _, v := range values {
+			add(v)
+		}
+	}
+	return out
+}
