@@ -61,12 +61,8 @@ type policy struct {
 }
 
 // loadPolicy reads a policy file as a person named it.
-func loadPolicy(path string, creds []policyfile.Credential) (*policy, error) {
-	return loadPolicyFrom(policySource{path: path}, creds)
-}
-
-func loadPolicyFrom(src policySource, creds []policyfile.Credential) (*policy, error) {
-	p, err := readPolicyFrom(src, creds)
+func loadPolicy(src policySource, creds []policyfile.Credential) (*policy, error) {
+	p, err := readPolicy(src, creds)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, usage(hint(err, "sallyport policy lint %s", src.path))
 	}
@@ -82,11 +78,13 @@ type policySource struct {
 	floor  string            // file that it stands under, "" for none
 	narrow string            // file that narrows it, "" for none
 	seen   func(path string) // told of every file that is asked for; may be nil
+	// detect tells what package managers are configured with; nil detects nothing.
+	detect policyfile.Detector
 }
 
-// readPolicyFrom reads a policy file with all that it includes. What is included
+// readPolicy reads a policy file with all that it includes. What is included
 // lies in its directory: no path and no link leads out of it.
-func readPolicyFrom(src policySource, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
+func readPolicy(src policySource, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
 	text, err := readFile(src.path)
 	if err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
@@ -101,7 +99,7 @@ func readPolicyFrom(src policySource, creds []policyfile.Credential) (*policyfil
 			src.seen(filepath.Join(filepath.Dir(src.path), name))
 		}
 	}}
-	in := policyfile.Input{Name: src.path, Data: text, Files: files}
+	in := policyfile.Input{Name: src.path, Data: text, Files: files, Detect: src.detect}
 	for _, other := range []struct {
 		what, path string
 		dst        **policyfile.Input
@@ -114,6 +112,7 @@ func readPolicyFrom(src policySource, creds []policyfile.Credential) (*policyfil
 			return nil, fmt.Errorf("%s: %w", other.what, err)
 		}
 		defer done()
+		input.Detect = src.detect
 		*other.dst = input
 	}
 	return policyfile.ReadPolicy(in, creds)

@@ -25,6 +25,7 @@ func newPolicy() *cobra.Command {
 	}
 	c.PersistentFlags().String("floor", "", "policy file that the policy stands under")
 	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")
+	c.PersistentFlags().String("detect-root", "", detectRootUsage)
 	c.AddCommand(newPolicyLint(), newPolicyTest(), newPolicyExplain(), newPolicyProve(), newPolicyShow(), newPolicyReload())
 	c.AddCommand(newPolicyDiff(), newPolicyFmt(), newPolicySuggest())
 	return c
@@ -62,7 +63,15 @@ func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, erro
 	if err != nil {
 		return nil, err
 	}
-	p, err := readPolicyFrom(policySource{path: path, floor: floor}, creds)
+	root, err := c.Flags().GetString("detect-root")
+	if err != nil {
+		return nil, err
+	}
+	d, err := newDetector(root, nil)
+	if err != nil {
+		return nil, err
+	}
+	p, err := readPolicy(policySource{path: path, floor: floor, detect: d.find}, creds)
 	if err != nil {
 		return p, usage(err)
 	}

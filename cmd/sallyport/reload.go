@@ -272,7 +272,7 @@ func (p *pass) readOrigin(o *control.Origin) *reading {
 	}
 	if got.err == nil {
 		note := func(path string) { seen = append(seen, path) }
-		got.policy, got.err = loadPolicyFrom(policySource{path: o.File, floor: p.s.inst.under(), narrow: o.Narrow, seen: note}, p.creds)
+		got.policy, got.err = loadPolicy(policySource{path: o.File, floor: p.s.inst.under(), narrow: o.Narrow, seen: note, detect: keptDetector(o.Detected)}, p.creds)
 	}
 	p.seen[key] = seen
 	return got

@@ -176,7 +176,7 @@ func (st *stage) attach(id, run, file string) {
 	st.t.Helper()
 	creds, err := loadCredentials(st.inst.credentials())
 	st.must(err)
-	p, err := loadPolicy(st.path(file), creds)
+	p, err := loadPolicy(policySource{path: st.path(file)}, creds)
 	st.must(err)
 	st.attachAs(id, run, st.path(file), p)
 }
@@ -476,7 +476,7 @@ func TestChangedFilesAreFollowed(t *testing.T) {
 	late := st.path("late.yaml")
 	creds, err := loadCredentials(st.inst.credentials())
 	st.must(err)
-	old, err := loadPolicy(late, creds)
+	old, err := loadPolicy(policySource{path: late}, creds)
 	st.must(err)
 	st.write("late.yaml", policyText(twoHosts))
 	st.attachAs("llllllll", "run-l", late, old)
@@ -485,5 +485,40 @@ func TestChangedFilesAreFollowed(t *testing.T) {
 	st.must(<-done)
 	if d == "" || !strings.Contains(st.said.String(), "put in force") {
 		t.Errorf("up did not say it: %s", st.said.String())
+	}
+}
+
+// What was detected when a run began stays so: a reload asks no image and no
+// variables again, and a further manager is for a new run.
+func TestReloadKeepsWhatWasDetected(t *testing.T) {
+	st := newStage(t)
+	t.Setenv("SUDO_USER", "")
+	t.Setenv("HOME", st.dir)
+	st.write(".npmrc", "registry=https://old.example.com/\n")
+	st.write("p.yaml", policyText("include: [{detect: [npm]}]\n"))
+	d, err := newDetector("", nil)
+	st.must(err)
+	p, err := loadPolicy(policySource{path: st.path("p.yaml"), detect: d.find}, nil)
+	st.must(err)
+	st.attachAs("aaaaaaaa", "run-a", st.path("p.yaml"), p)
+	f, err := control.Read(st.inst.cells(), "aaaaaaaa")
+	st.must(err)
+	f.Origin.Detected = d.detected()
+	st.must(f.Write(st.inst.cells(), 0))
+	st.write(".npmrc", "registry=https://new.example.com/\n")
+	if out := st.reloader.reload(t.Context(), "command"); !out.ok() || out.Runs[0].Outcome != kept {
+		t.Errorf("nothing changed but the machine: %+v", out)
+	}
+	st.write("p.yaml", policyText("include: [{detect: [npm]}]\n"+oneHost))
+	if out := st.reloader.reload(t.Context(), "command"); !out.ok() || out.Runs[0].Outcome != replacedBy {
+		t.Errorf("another rule: %+v", out)
+	}
+	text, _ := st.gateway.policyText("aaaaaaaa")
+	if !strings.Contains(text, "old.example.com") || strings.Contains(text, "new.example.com") || !strings.Contains(text, "one.example.com") {
+		t.Errorf("in force: %s", text)
+	}
+	st.write("p.yaml", policyText("include: [{detect: [npm, pip]}]\n"))
+	if out := st.reloader.reload(t.Context(), "command"); out.ok() || !strings.Contains(out.Runs[0].Error, "start a new run") {
+		t.Errorf("another manager: %+v", out)
 	}
 }

@@ -21,10 +21,10 @@ import (
 )
 
 type runOptions struct {
-	policy, narrow, code, workspace, export, isolation, result, dir string
-	env                                                             []string
-	timeout                                                         time.Duration
-	json, stdin, verbose                                            bool
+	policy, narrow, code, workspace, export, isolation, result, dir, detectRoot string
+	env                                                                         []string
+	timeout                                                                     time.Duration
+	json, stdin, verbose                                                        bool
 }
 
 func newRun() *cobra.Command {
@@ -60,6 +60,7 @@ output); 2 the command line or a file is wrong. Without COMMAND the image's own 
 	f.SetInterspersed(false) // what follows the image is the command's
 	f.StringVarP(&o.policy, "policy", "p", "", "policy file (required)")
 	f.StringVar(&o.narrow, "narrow", "", "policy file that takes away from the policy for this run, and adds nothing")
+	f.StringVar(&o.detectRoot, "detect-root", "", detectRootUsage)
 	f.StringVar(&o.code, "code", "", "program to run: .py, .sh or .js; arguments follow the image")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=value for the command; not for secrets")
 	f.StringVar(&o.workspace, "workspace", "", "directory whose files are copied into /workspace")
@@ -184,8 +185,12 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string) (*lau
 	if err != nil {
 		return nil, err
 	}
-	src := policySource{path: o.policy, floor: inst.under(), narrow: o.narrow}
-	p, err := loadPolicyFrom(src, creds)
+	d, err := newDetector(o.detectRoot, o.env)
+	if err != nil {
+		return nil, err
+	}
+	src := policySource{path: o.policy, floor: inst.under(), narrow: o.narrow, detect: d.find}
+	p, err := loadPolicy(src, creds)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +206,7 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string) (*lau
 	}
 	s := &launcher.Spec{
 		Image: args[0], Argv: args[1:], Isolation: launcher.Isolation(o.isolation),
-		Policy:      launcher.Policy{Name: p.name, Digest: p.digest, Source: p.text, Origin: &control.Origin{File: file, Narrow: narrow}},
+		Policy:      launcher.Policy{Name: p.name, Digest: p.digest, Source: p.text, Origin: &control.Origin{File: file, Narrow: narrow, Detected: d.detected()}},
 		Credentials: p.rules.Credentials(), Env: o.env, Dir: o.dir,
 		Workspace: o.workspace, Export: o.export, Limits: launcher.Limits{Time: o.timeout}, Asker: asker(),
 	}

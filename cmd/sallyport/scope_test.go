@@ -18,12 +18,12 @@ func TestGatewayHoldsTheFloor(t *testing.T) {
 	floor, err := readFloor(st.inst.under(), nil)
 	st.must(err)
 	st.gateway.floor = floor.Floor // as openGateway reads it
-	bare, err := loadPolicy(st.path("p.yaml"), nil)
+	bare, err := loadPolicy(policySource{path: st.path("p.yaml")}, nil)
 	st.must(err)
 	if _, err := st.tryAttach("aaaaaaaa", "run-a", bare); err == nil || !strings.Contains(err.Error(), "does not stand under the floor that is in force here") {
 		t.Errorf("a policy without the floor: %v", err)
 	}
-	under, err := loadPolicyFrom(policySource{path: st.path("p.yaml"), floor: st.inst.under()}, nil)
+	under, err := loadPolicy(policySource{path: st.path("p.yaml"), floor: st.inst.under()}, nil)
 	st.must(err)
 	st.attachAs("bbbbbbbb", "run-b", st.path("p.yaml"), under)
 	req, err := policyfile.ParseRequest("GET https://two.example.com/")

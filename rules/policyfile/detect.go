@@ -78,7 +78,7 @@ func (d *policyDoc) detect(n ast.Node, manager string, private []netip.Prefix) {
 		d.rules = append(d.rules, &ruleDoc{
 			doc: d, at: n, origin: s.Where, found: true, whole: true, fields: map[string]ast.Node{},
 			Rule: rules.Rule{
-				ID: fmt.Sprintf("detect-%s-%d", manager, i+1), Scope: l.scope, Where: s.Where, Purpose: manager + " reads packages from here, by its own configuration",
+				ID: fmt.Sprintf("detect-%s-%d", manager, i+1), Scope: l.scope, Where: s.Where, Purpose: fmt.Sprintf("%s reads from %v", manager, s.Endpoint.Host),
 				Action: rules.AllowAction, Hosts: []rules.HostPattern{{Host: s.Endpoint.Host}}, Ports: []uint16{s.Endpoint.Port},
 				Methods: readMethods(), Private: slices.Clone(private), Log: d.defaults.log,
 			},

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"sallyport/rules/detect"
 	"sallyport/rules/policyfile"
 )
 
@@ -32,7 +33,7 @@ func TestDocumentation(t *testing.T) {
 			kinds["bad"]++
 		case strings.Contains(block, "kind: Policy"):
 			kinds["policy"]++
-			_, err = policyfile.ReadPolicy(policyfile.Input{Name: "docs/policy.md", Data: []byte(block), Files: shared}, stripe(t))
+			_, err = policyfile.ReadPolicy(policyfile.Input{Name: "docs/policy.md", Data: []byte(block), Files: shared, Detect: anywhere}, stripe(t))
 		case strings.Contains(block, "kind: Credential"):
 			kinds["credential"]++
 			_, err = policyfile.ParseCredential("docs/policy.md", []byte(block))
@@ -51,4 +52,10 @@ func TestDocumentation(t *testing.T) {
 			t.Errorf("docs/policy.md shows no %s", kind)
 		}
 	}
+}
+
+// anywhere is a machine on which everything is configured.
+func anywhere(manager string) ([]detect.Server, error) {
+	m, _ := detect.Lookup("apk")
+	return m.Find(detect.Config{Files: []detect.File{{Path: "/" + manager, Data: []byte("https://" + manager + ".example.com/\n")}}})
 }

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/user"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sallyport/control"
+	"sallyport/rules/detect"
+	"sallyport/rules/policyfile"
+	"sallyport/rules/target"
+)
+
+const detectRootUsage = "directory with an image's files, in which package managers' servers are detected first"
+
+// configPlace is somewhere that package managers are configured. What it holds may
+// be hostile: an image's links are followed inside it, and nothing but regular
+// files of a bounded size is read.
+type configPlace struct {
+	name  string                                 // goes before the places of what is found
+	files func(pattern string) ([]string, error) // that are there, sorted; an absolute path or pattern
+	read  func(path string) ([]byte, error)
+	env   map[string]string
+	home  string // "" for none
+}
+
+// detector finds the servers of package managers in the first place that
+// configures them, and remembers.
+type detector struct {
+	places []configPlace
+	found  map[string][]detect.Server
+}
+
+// newDetector looks into a directory that stands for the image, with the variables
+// that a run is given (NAME=value), and then at this machine.
+func newDetector(root string, given []string) (*detector, error) {
+	d := &detector{found: map[string][]detect.Server{}}
+	env := environ(given)
+	if root != "" {
+		p, err := rootPlace(root)
+		if err != nil {
+			return nil, usage(fmt.Errorf("detect-root: %w", err))
+		}
+		p.env, p.home = env, env["HOME"]
+		d.places = append(d.places, p)
+	} else if len(env) > 0 {
+		none := func(string) ([]string, error) { return nil, nil }
+		d.places = append(d.places, configPlace{name: "run", files: none, env: env})
+	}
+	d.places = append(d.places, hostPlace())
+	return d, nil
+}
+
+func environ(list []string) map[string]string {
+	env := map[string]string{}
+	for _, v := range list {
+		if name, value, ok := strings.Cut(v, "="); ok {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+// hostPlace is this machine, as whoever asked for the run has it.
+func hostPlace() configPlace {
+	home, _ := os.UserHomeDir() // without one, only the machine's own files count
+	if sudo := os.Getenv("SUDO_USER"); sudo != "" {
+		if u, err := user.Lookup(sudo); err == nil {
+			home = u.HomeDir
+		}
+	}
+	return configPlace{
+		name: "host", env: environ(os.Environ()), home: home, read: readFile,
+		files: func(pattern string) ([]string, error) { return filepath.Glob(pattern) },
+	}
+}
+
+// rootPlace is a directory that stands for the root of a file system.
+func rootPlace(dir string) (configPlace, error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return configPlace{}, err
+	}
+	if !info.IsDir() {
+		return configPlace{}, fmt.Errorf("%s is not a directory", dir)
+	}
+	in := func(f func(*os.Root) error) error {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(root), root.Close())
+	}
+	return configPlace{
+		name: "image",
+		files: func(pattern string) (out []string, err error) {
+			err = in(func(root *os.Root) error {
+				at, err := resolveIn(root, path.Dir(pattern))
+				if err != nil {
+					return ignoreMissing(err)
+				}
+				names, err := fs.ReadDir(root.FS(), at)
+				for _, e := range names {
+					if ok, _ := path.Match(path.Base(pattern), e.Name()); ok {
+						out = append(out, path.Join(path.Dir(pattern), e.Name()))
+					}
+				}
+				return ignoreMissing(err)
+			})
+			return out, err
+		},
+		read: func(name string) (data []byte, err error) {
+			err = in(func(root *os.Root) error {
+				data, err = readIn(root, name)
+				return err
+			})
+			return data, err
+		},
+	}, nil
+}
+
+// resolveIn follows the links of an absolute path inside a root, as a process whose
+// root it is would, and returns what it leads to, from the root.
+func resolveIn(root *os.Root, name string) (string, error) {
+	at, rest := ".", strings.Split(name, "/")
+	for links := 0; len(rest) > 0; {
+		next := rest[0]
+		rest = rest[1:]
+		switch next {
+		case "", ".":
+			continue
+		case "..":
+			at = path.Dir(at)
+			continue
+		}
+		p := path.Join(at, next)
+		info, err := root.Lstat(p)
+		if err != nil {
+			return "", err
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			at = p
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", &fs.PathError{Op: "open", Path: name, Err: unix.ELOOP}
+		}
+		to, err := root.Readlink(p)
+		if err != nil {
+			return "", err
+		}
+		if strings.HasPrefix(to, "/") {
+			at = "."
+		}
+		rest = append(strings.Split(to, "/"), rest...)
+	}
+	return at, nil
+}
+
+func readIn(root *os.Root, name string) ([]byte, error) {
+	at, err := resolveIn(root, name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := root.OpenFile(at, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, errors.New("not a regular file"))
+	}
+	return io.ReadAll(io.LimitReader(f, detect.MaxFile+1)) // one more is told by Find
+}
+
+// config reads what a place has of a manager's configuration.
+func (p *configPlace) config(m detect.Manager) (detect.Config, error) {
+	c := detect.Config{Env: map[string]string{}}
+	for name, value := range p.env {
+		if m.Counts(name) {
+			c.Env[name] = value
+		}
+	}
+	for _, pattern := range m.Files {
+		if rest, inHome := strings.CutPrefix(pattern, "~"); inHome {
+			if p.home == "" {
+				continue
+			}
+			pattern = p.home + rest
+		}
+		names, err := p.files(pattern)
+		if err != nil {
+			return c, fmt.Errorf("%s:%s: %w", p.name, pattern, err)
+		}
+		for _, name := range names {
+			data, err := p.read(name)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // a link that leads nowhere, or gone meanwhile
+			}
+			if err != nil {
+				return c, fmt.Errorf("%s:%s: %w", p.name, name, err)
+			}
+			c.Files = append(c.Files, detect.File{Path: name, Data: data})
+		}
+	}
+	return c, nil
+}
+
+// find implements [policyfile.Detector].
+func (d *detector) find(manager string) ([]detect.Server, error) {
+	if list := d.found[manager]; list != nil {
+		return list, nil
+	}
+	m, ok := detect.Lookup(manager)
+	if !ok {
+		return nil, fmt.Errorf("there is no manager %q", manager)
+	}
+	var where []string
+	for i := range d.places {
+		p := &d.places[i]
+		where = append(where, p.name)
+		c, err := p.config(m)
+		if err != nil {
+			return nil, err
+		}
+		list, err := m.Find(c)
+		if err != nil {
+			return nil, errors.New(p.name + ":" + strings.ReplaceAll(err.Error(), "\n", "\n"+p.name+":"))
+		}
+		if len(list) == 0 {
+			continue
+		}
+		for i := range list {
+			list[i].Where = p.name + ":" + list[i].Where
+		}
+		d.found[manager] = list
+		return list, nil
+	}
+	return nil, fmt.Errorf("nothing says which server it reads from (looked at: %s); write %s", strings.Join(where, ", "), m.Setting)
+}
+
+// detected returns everything that was found, to be kept with a run.
+func (d *detector) detected() (out []control.Detected) {
+	for _, manager := range slices.Sorted(maps.Keys(d.found)) {
+		for _, s := range d.found[manager] {
+			out = append(out, control.Detected{Manager: manager, Host: s.Endpoint.Host.String(), Port: s.Endpoint.Port, Where: s.Where})
+		}
+	}
+	return out
+}
+
+// keptDetector finds what was found when a run began.
+func keptDetector(kept []control.Detected) policyfile.Detector {
+	return func(manager string) (list []detect.Server, err error) {
+		for _, k := range kept {
+			if k.Manager != manager {
+				continue
+			}
+			h, err := target.ParseHost(k.Host)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, detect.Server{Endpoint: target.Endpoint{Host: h, Port: k.Port}, Where: k.Where})
+		}
+		if len(list) == 0 {
+			return nil, errors.New("it was not detected when the run began: start a new run")
+		}
+		return list, nil
+	}
+}
