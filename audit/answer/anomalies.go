@@ -169,39 +169,51 @@ func (h *hunt) bursts() error {
 	open := map[string]*burst{}
 	var run, cell, id string
 	var at int64
-	return h.each(`SELECT run, cell, id, time FROM records WHERE time >= ? AND time < ? AND `+isDenied+` ORDER BY seq`,
-		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()}, []any{&run, &cell, &id, &at}, func() error {
-			b := open[run+" "+cell]
-			if b == nil {
-				b = &burst{}
-				open[run+" "+cell] = b
+	rare, args := h.rare(isDenied)
+	return h.each("SELECT run, cell, id, time FROM "+rare+" ORDER BY seq", args, []any{&run, &cell, &id, &at}, func() error {
+		b := open[run+" "+cell]
+		if b == nil {
+			b = &burst{}
+			open[run+" "+cell] = b
+		}
+		b.times, b.ids = append(b.times, at), append(b.ids, id)
+		for at-b.times[0] > int64(burstIn) {
+			b.times, b.ids = b.times[1:], b.ids[1:]
+		}
+		if len(b.times) < burstOf || b.told != 0 && at-b.told <= int64(burstIn) {
+			if b.told != 0 && len(b.times) >= burstOf {
+				b.told = at // it goes on
 			}
-			b.times, b.ids = append(b.times, at), append(b.ids, id)
-			for at-b.times[0] > int64(burstIn) {
-				b.times, b.ids = b.times[1:], b.ids[1:]
-			}
-			if len(b.times) < burstOf || b.told != 0 && at-b.told <= int64(burstIn) {
-				if b.told != 0 && len(b.times) >= burstOf {
-					b.told = at // it goes on
-				}
-				return nil
-			}
-			b.told = at
-			h.add(DenyBurst, "", run, b.times[0], slices.Clone(b.ids),
-				"%s was refused %d times within a minute: somebody tries doors, or a tool retries blindly.",
-				who(run, cell), len(b.times))
 			return nil
-		})
+		}
+		b.told = at
+		h.add(DenyBurst, "", run, b.times[0], slices.Clone(b.ids),
+			"%s was refused %d times within a minute: somebody tries doors, or a tool retries blindly.",
+			who(run, cell), len(b.times))
+		return nil
+	})
 }
+
+// rare is a table expression, with its arguments, of the records of the span
+// whose shapes are of a kind that few are: the shapes of the span's hours are
+// looked through first, and then their records.
+func (h *hunt) rare(condition string) (expr string, args []any) {
+	from, until := h.span.From.UnixNano(), h.span.Until.UnixNano()
+	return `(SELECT DISTINCT shape FROM counts WHERE hour BETWEEN ? AND ?) here
+		CROSS JOIN shapes ON shapes.shape = here.shape CROSS JOIN entries ON entries.shape = here.shape
+		WHERE (` + condition + `) AND +time >= ? AND +time < ?`,
+		[]any{index.HourOf(from), index.HourOf(until), from, until}
+}
+
+// timed is a table expression of all records in the order of their time.
+const timed = "entries CROSS JOIN shapes ON shapes.shape = entries.shape"
 
 // marked finds what the gateway itself gave a name to.
 func (h *hunt) marked() error {
 	var kind, reason, run, cell, host, credential, fault, data, id string
 	var at int64
-	return h.each(`SELECT kind, reason, run, cell, host, credential, error, data, id, time FROM records
-		WHERE time >= ? AND time < ? AND (kind IN ('bypass', 'gap') OR reason IN ('placeholder_leak', 'client_rejected_ca'))
-		ORDER BY seq`,
-		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()},
+	rare, args := h.rare(`kind IN ('bypass', 'gap') OR reason IN ('placeholder_leak', 'client_rejected_ca')`)
+	return h.each("SELECT kind, reason, run, cell, host, credential, error, data, id, time FROM "+rare+" ORDER BY seq", args,
 		[]any{&kind, &reason, &run, &cell, &host, &credential, &fault, &data, &id, &at}, func() error {
 			ids := []string{id}
 			switch {

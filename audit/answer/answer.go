@@ -33,8 +33,12 @@ func resolve(ctx context.Context, x *index.Index, column, asked string) (string,
 	if asked == "" {
 		return "", index.ErrNone
 	}
+	table := "entries"
+	if column == "run" {
+		table = "shapes" // one row of many records
+	}
 	// A bound of another kind of text than a ULID still finds the whole value.
-	rows, err := x.DB().QueryContext(ctx, "SELECT DISTINCT "+column+" FROM records WHERE "+column+" <> '' AND "+
+	rows, err := x.DB().QueryContext(ctx, "SELECT DISTINCT "+column+" FROM "+table+" WHERE "+column+" <> '' AND "+
 		column+" >= ? AND "+column+" < ? ORDER BY "+column+" LIMIT 2", asked, asked+"\U0010ffff")
 	if err != nil {
 		return "", fmt.Errorf("asking the index: %w", err)
@@ -104,6 +108,8 @@ func Show(ctx context.Context, x *index.Index, id string) (*Story, error) {
 	return s, s.surroundings(ctx, x)
 }
 
+// A plus keeps SQLite from walking through all numbers: what is looked for is
+// few, and found by the rest.
 func (s *Story) surroundings(ctx context.Context, x *index.Index) error {
 	maybe := func(rest string, args ...any) (*audit.Record, error) {
 		r, err := x.One(ctx, rest, args...)
@@ -114,19 +120,19 @@ func (s *Story) surroundings(ctx context.Context, x *index.Index) error {
 	}
 	var err error
 	if s.Record.Run != "" && s.Kind != audit.RunStart {
-		if s.Run, err = maybe("WHERE r.run = ? AND r.run <> '' AND r.kind = 'run.start' ORDER BY r.seq", s.Record.Run); err != nil {
+		if s.Run, err = maybe("WHERE r.run = ? AND r.run <> '' AND r.kind = 'run.start' ORDER BY +r.seq", s.Record.Run); err != nil {
 			return err
 		}
 	}
 	if s.Host != "" && s.Kind != audit.DNS && s.Record.Run != "" {
-		s.Lookup, err = maybe("WHERE r.run = ? AND r.run <> '' AND r.kind = 'dns' AND r.host = ? AND r.cell = ? AND r.seq < ? ORDER BY r.seq DESC",
+		s.Lookup, err = maybe("WHERE r.run = ? AND r.run <> '' AND r.kind = 'dns' AND r.host = ? AND r.cell = ? AND +r.seq < ? ORDER BY +r.seq DESC",
 			s.Record.Run, s.Host, s.Cell, int64(s.Seq))
 		if err != nil {
 			return err
 		}
 	}
 	if s.Record.Policy != "" && s.Kind != audit.PolicyLoad {
-		s.Policy, err = maybe("WHERE r.kind = 'policy.load' AND r.policy = ? AND r.seq <= ? ORDER BY r.seq DESC", s.Record.Policy, int64(s.Seq))
+		s.Policy, err = maybe("WHERE r.kind = 'policy.load' AND r.policy = ? AND +r.seq <= ? ORDER BY +r.seq DESC", s.Record.Policy, int64(s.Seq))
 	}
 	return err
 }

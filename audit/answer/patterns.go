@@ -105,7 +105,7 @@ func (h *hunt) random() error {
 	if err != nil {
 		return err
 	}
-	return look(RandomPath, `SELECT path, host, min(time), id FROM records WHERE time >= ? AND time < ?
+	return look(RandomPath, `SELECT path, host, min(time), id FROM `+timed+` WHERE time >= ? AND time < ?
 		AND kind IN ('admit', 'refuse') AND length(path) > 60 GROUP BY host, path ORDER BY 3`,
 		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()}, longSegment,
 		"%d paths at %s look random, such as %s: data may have been sent out in them.")
@@ -134,7 +134,7 @@ func (h *hunt) beacons() error {
 		}
 		run, ids = run[:0], nil
 	}
-	err := h.each(`SELECT run, host, time, id FROM records WHERE time >= ? AND time < ? AND kind IN ('admit', 'refuse')
+	err := h.each(`SELECT run, host, time, id FROM `+timed+` WHERE time >= ? AND time < ? AND kind IN ('admit', 'refuse')
 		AND host <> '' ORDER BY run, host, time`,
 		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()}, []any{&at.run, &at.host, &now, &id}, func() error {
 			if at != last {

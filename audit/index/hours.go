@@ -41,7 +41,8 @@ func Facts(from, until int64) (expr string, args []any) {
 	// hours [lo, hi) lie wholly within.
 	lo, hi := HourOf(from+nanosPerHour-1), HourOf(until)
 	const single = `SELECT time / 3600000000000 AS hour, kind, run, host, method, rule, credential, verdict, reason,
-	1 AS n, sent, received, time AS first, time AS last, seq FROM records WHERE time >= ? AND time < ?`
+	1 AS n, sent, received, time AS first, time AS last, seq
+	FROM entries CROSS JOIN shapes ON shapes.shape = entries.shape WHERE time >= ? AND time < ?`
 	if lo >= hi {
 		return "(" + single + ")", []any{from, until}
 	}

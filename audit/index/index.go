@@ -223,4 +223,5 @@ var lookups = []string{
 	"entries_shape ON entries (shape)",
 	"entries_hash ON entries (query_hash) WHERE query_hash <> ''",
 	"entries_cut ON entries (seq) WHERE cut <> ''",
+	"shapes_policy ON shapes (policy) WHERE kind = 'policy.load'",
 }
