@@ -102,11 +102,16 @@ func newAuditQuery() *cobra.Command {
 		Short: "Print the records that match",
 		Long: "Query prints the records that match.\n\n" + filterHelp + `
 With --sql it answers a question in SQLite's language instead, out of the index: records has a
-column for every field of a record, log adds the time as text (at), hours holds counts by hour.`,
+column for every field of a record, log adds the time as text (at), hours holds counts by hour.
+With --jq each record that matches goes through a program in the language of jq, as it stands in
+the log; text that it makes is printed as it is, or with -o json as JSON.`,
 		Example: `  sallyport audit query 'host~stripe verdict=deny since=2h'
-  sallyport audit query --run 01J... -o json | jq .reason
+  sallyport audit query --run 01J... --jq 'select(.status >= 500) | .host + .path'
   sallyport audit query --sql "SELECT at, host, path FROM log WHERE status >= 500 LIMIT 20"`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if jq, _ := c.Flags().GetString("jq"); question != "" && jq != "" {
+				return usage(hint(errors.New("--jq and --sql do not go together"), "--sql ... -o json | jq ..."))
+			}
 			if question != "" && len(args) > 0 {
 				return usage(hint(errors.New("a filter and --sql do not go together"), "put it into the question: WHERE host LIKE '%%stripe%%'"))
 			}
@@ -125,6 +130,7 @@ column for every field of a record, log adds the time as text (at), hours holds 
 		},
 	}
 	c.Flags().StringVar(&question, "sql", "", "a question to the index, which can change nothing")
+	addJQ(c, "print what a program in jq's language makes of each record")
 	addFilter(c)
 	return c
 }
@@ -134,7 +140,7 @@ func newAuditTail() *cobra.Command {
 		Use:     "tail [FILTER...]",
 		Short:   "Print records as they are written, until ^C",
 		Long:    "Tail prints the records that match as they are written.\n\n" + filterHelp,
-		Example: "  sallyport audit tail verdict=deny",
+		Example: "  sallyport audit tail verdict=deny\n  sallyport audit tail kind=refuse --jq '.host + \" \" + .reason'",
 		RunE: func(c *cobra.Command, args []string) error {
 			dir, _, err := auditDirOf(c)
 			if err != nil {
@@ -147,14 +153,74 @@ func newAuditTail() *cobra.Command {
 			return printRecords(c, query.Follow(c.Context(), dir, f))
 		},
 	}
+	addJQ(c, "print what a program in jq's language makes of each record")
 	addFilter(c)
 	return c
+}
+
+// addJQ gives a command --jq; programOf reads it, nil if there is none.
+func addJQ(c *cobra.Command, text string) {
+	c.Flags().String("jq", "", text)
+}
+
+func programOf(c *cobra.Command) (*query.JQ, error) {
+	text, _ := c.Flags().GetString("jq")
+	if text == "" {
+		return nil, nil
+	}
+	j, err := query.ParseJQ(text)
+	if err != nil {
+		return nil, usage(hint(err, "%s --jq 'select(.status >= 500) | .host'", c.CommandPath()))
+	}
+	return j, nil
+}
+
+// explainJQ makes usage errors of those that are about the program.
+func explainJQ(err error) error {
+	if _, ok := errors.AsType[*query.JQError](err); ok || errors.Is(err, query.ErrNoRecord) {
+		return usage(hint(err, "fields that a record does not have are null: .path // \"\""))
+	}
+	return err
+}
+
+// printValues prints what a program makes of records: text as it is, or as
+// JSON, and everything else as JSON.
+func printValues(c *cobra.Command, values iter.Seq2[any, error], asJSON bool) error {
+	w := c.OutOrStdout()
+	var bad []error
+	for v, err := range values {
+		if _, ok := errors.AsType[*query.LineError](err); ok {
+			if len(bad) < 10 {
+				bad = append(bad, err)
+			}
+			continue
+		}
+		if err != nil {
+			return explainJQ(err)
+		}
+		if text, ok := v.(string); ok && !asJSON {
+			_, err = fmt.Fprintln(w, query.Printable(text))
+		} else {
+			err = query.Object(w, v)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.Join(bad...)
 }
 
 func printRecords(c *cobra.Command, recs iter.Seq2[audit.Record, error]) error {
 	asJSON, err := outputJSON(c)
 	if err != nil {
 		return err
+	}
+	j, err := programOf(c)
+	if err != nil {
+		return err
+	}
+	if j != nil {
+		return printValues(c, j.Values(c.Context(), recs), asJSON)
 	}
 	found := 0
 	counted := func(yield func(audit.Record, error) bool) {

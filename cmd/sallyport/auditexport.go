@@ -3,12 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"sallyport/audit"
 	"sallyport/audit/export"
 	"sallyport/audit/query"
 )
@@ -27,6 +29,7 @@ public key, and a README that says how.
 ` + filterHelp,
 		Example: `  sallyport audit export --format csv --run 01J... > run.csv
   sallyport audit export --format parquet --file log.parquet since=30d
+  sallyport audit export --format har --jq 'select(.status >= 500)' since=1d > failed.har
   sallyport audit export --bundle case.zip --run 01J...
   sallyport audit verify --key ./audit.pub --bundle case.zip`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -38,8 +41,15 @@ public key, and a README that says how.
 			if err != nil {
 				return err
 			}
+			j, err := programOf(c)
+			if err != nil {
+				return err
+			}
 			if bundle == "" {
-				return exportTo(c, file, format, dir, f)
+				return exportTo(c, file, format, selected(c, query.Records(dir, f), j))
+			}
+			if j != nil {
+				return usage(hint(errors.New("--jq and --bundle do not go together: a bundle holds records as they were signed"), "use a filter"))
 			}
 			text, err := readKey(c, key)
 			if err != nil {
@@ -56,6 +66,7 @@ public key, and a README that says how.
 	c.Flags().StringVar(&bundle, "bundle", "", "write a bundle to this new file")
 	c.Flags().StringVar(&key, "key", "", "with --bundle: file with the public key; default: the instance's")
 	c.Flags().StringVar(&policies, "policies", "", "with --bundle: directory of policies by digest; default: the instance's")
+	addJQ(c, "a program in jq's language that selects records, or changes them: select(.status >= 500), del(.path)")
 	addFilter(c)
 	return c
 }
@@ -69,7 +80,15 @@ func create(path string) (*os.File, error) {
 	return f, nil
 }
 
-func exportTo(c *cobra.Command, file, format, dir string, f query.Filter) error {
+// selected are the records that a program makes of those that there are.
+func selected(c *cobra.Command, recs iter.Seq2[audit.Record, error], j *query.JQ) iter.Seq2[audit.Record, error] {
+	if j == nil {
+		return recs
+	}
+	return j.Records(c.Context(), recs)
+}
+
+func exportTo(c *cobra.Command, file, format string, recs iter.Seq2[audit.Record, error]) error {
 	if _, err := outputJSON(c); err != nil {
 		return err
 	}
@@ -86,10 +105,11 @@ func exportTo(c *cobra.Command, file, format, dir string, f query.Filter) error 
 	if err != nil {
 		host = "" // the format's default
 	}
-	n, err := export.Write(w, format, query.Records(dir, f), export.Config{Version: version(), Host: host})
+	n, err := export.Write(w, format, recs, export.Config{Version: version(), Host: host})
 	if errors.Is(err, export.ErrFormat) {
 		err = usage(hint(err, "the formats are: %s", strings.Join(export.Formats(), " ")))
 	}
+	err = explainJQ(err)
 	if out != nil {
 		if err = errors.Join(err, out.Close()); err != nil && n == 0 {
 			err = errors.Join(err, os.Remove(file))
