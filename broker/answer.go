@@ -18,7 +18,7 @@ import (
 	"sallyport/rules/gate"
 )
 
-// The token endpoint of a credential is the broker's to ask. A program in a
+// (ADR-0016) The token endpoint of a credential is the broker's to ask. A program in a
 // sandbox that asks it too, as SDKs do with a key file or a refresh token, is
 // answered here: with the placeholder, which is what it then puts into requests.
 

@@ -17,7 +17,7 @@ import (
 	"sallyport/rules/gate"
 )
 
-// A client certificate (type mtls) is shown when a connection is opened, before
+// (ADR-0017) A client certificate (type mtls) is shown when a connection is opened, before
 // there is a request on it. The gateway's handshake asks the broker for the
 // certificate, and for each signature; the key stays where it is. Both questions
 // name the request that the connection is opened for, and are judged as that
