@@ -27,7 +27,7 @@ func newPolicy() *cobra.Command {
 	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")
 	c.PersistentFlags().String("detect-root", "", detectRootUsage)
 	c.AddCommand(newPolicyLint(), newPolicyTest(), newPolicyExplain(), newPolicyProve(), newPolicyShow(), newPolicyReload())
-	c.AddCommand(newPolicyDiff(), newPolicyFmt(), newPolicySuggest())
+	c.AddCommand(newPolicyDiff(), newPolicyFmt(), newPolicySuggest(), newPolicySchema())
 	return c
 }
 

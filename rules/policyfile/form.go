@@ -1,5 +1,7 @@
 package policyfile
 
+import "sallyport/rules/detect"
+
 // form describes a value of a file: for the formatter, which takes the order of
 // keys from it, and for the schema and the reference, which are made of it. The
 // reader has its own tables, which say more; a test keeps both in step.
@@ -174,9 +176,20 @@ var ruleForm = &form{
 	},
 }
 
-var includeForm = &form{what: "an include", keys: []keyForm{
-	{name: "file", required: true, form: textForm, doc: "a policy file, from the directory of the file that includes it"},
-}}
+var includeForm = &form{
+	what: "an include", extra: object{"oneOf": needsOne("file", "preset", "detect"), "allOf": []any{
+		object{"if": object{"required": []string{"preset"}}, "else": without("with", "credential")},
+		object{"if": object{"required": []string{"detect"}}, "else": without("cidrs")},
+	}},
+	keys: []keyForm{
+		{name: "file", form: textForm, doc: "a policy file, from the directory of the file that includes it"},
+		{name: "preset", form: textForm, doc: "rules that come with this program: `NAME@VERSION`"},
+		{name: "with", form: &form{values: anyForm}, doc: "values for the preset's parameters"},
+		{name: "credential", form: idForm, doc: "what the preset's rules grant", absent: "nothing"},
+		{name: "detect", form: listOf(word(detect.Names()...)), doc: "package managers whose configured servers may be read"},
+		{name: "cidrs", form: &form{list: cidrForm}, doc: "private ranges in which those servers may be"},
+	},
+}
 
 var neverForm = &form{
 	what: "a statement", extra: object{"allOf": []any{

@@ -15,7 +15,7 @@ func credentialForm() *form {
 	for _, x := range schemes {
 		name := string(x.name)
 		is := object{"required": []string{"type"}, "properties": object{"type": object{"const": name}}}
-		if settings := settingsForm(x.name); settings != nil {
+		if settings := settingsForm(&x); settings != nil {
 			s.keys = append(s.keys, keyForm{name: name, form: settings, doc: "the settings of type `" + name + "`"})
 			then := object{"required": []string{name}}
 			if x.optional {
@@ -52,8 +52,11 @@ var placeholderForm = &form{what: "placeholder", keys: []keyForm{
 	{name: "secret_env", form: envForm, doc: "of types with a pair of keys: the variable that holds the second"},
 }}
 
+// sourceKinds are the stores of which a source names one.
+var sourceKinds = []string{"file", "env", "systemd", "exec", "age", "vault", "kubernetes"}
+
 var sourceForm = &form{
-	what: "source", extra: object{"minProperties": 1, "maxProperties": 1},
+	what: "source", extra: object{"oneOf": needsOne(sourceKinds...)},
 	keys: []keyForm{
 		{name: "file", form: absForm, doc: "a file"},
 		{name: "env", form: pattern("variable", `^[A-Za-z_][A-Za-z0-9_]{0,63}$`), doc: "a variable of the broker's own"},
@@ -63,50 +66,68 @@ var sourceForm = &form{
 			{name: "file", required: true, form: absForm, doc: "a file that is encrypted with age"},
 			{name: "identity", required: true, form: absForm, doc: "the file of the identity that opens it"},
 		}}, doc: "an encrypted file"},
+		{name: "vault", form: vaultForm, doc: "a secret of a Vault server"},
+		{name: "kubernetes", form: kubernetesForm, doc: "a secret of a Kubernetes cluster"},
+		{name: "on_error", form: word("refuse", "keep"), doc: "what to do if a secret that was read cannot be read again", absent: "`refuse`"},
+	},
+}
+
+var serverForm = pattern("https address", `^https://[^/]+$`)
+
+var vaultForm = &form{
+	what: "vault", extra: object{"oneOf": needsOne("token_file", "approle", "kubernetes")},
+	keys: []keyForm{
+		{name: "url", required: true, form: serverForm, doc: "the server"},
+		{name: "mount", form: storeForm, doc: "where the engine is mounted", absent: "`" + vaultMount + "`"},
+		{name: "path", required: true, form: storeForm, doc: "of the secret"},
+		{name: "field", required: true, form: textForm, doc: "of the secret"},
+		{name: "namespace", form: textForm, doc: "of the server"},
+		{name: "cidrs", form: &form{list: cidrForm}, doc: "private ranges in which the server may be"},
+		{name: "token_file", form: absForm, doc: "a way to log in: a token"},
+		{name: "approle", form: &form{what: "approle", keys: []keyForm{
+			{name: "role_id", required: true, form: textForm, doc: "the role"},
+			{name: "secret_id_file", required: true, form: absForm, doc: "the file of its secret id"},
+			{name: "mount", form: storeForm, doc: "of the method", absent: "`approle`"},
+		}}, doc: "a way to log in: a role"},
+		{name: "kubernetes", form: &form{what: "kubernetes", keys: []keyForm{
+			{name: "role", required: true, form: textForm, doc: "the role"},
+			{name: "token_file", form: absForm, doc: "of the service account"},
+			{name: "mount", form: storeForm, doc: "of the method", absent: "`kubernetes`"},
+		}}, doc: "a way to log in: a service account"},
 	},
 }
 
 var (
-	asciiForm = pattern("printable ASCII", `^[ -~]*[!-~][ -~]*$`)
-	urlForm   = pattern("https URL", `^https://[^/?#@]+[^?#]*$`)
-	codeForm  = pattern("code", `^[a-z0-9-]+$`)
+	storeForm = pattern("path", `^[A-Za-z0-9._/-]+$`)
+	stepForm  = pattern("name", `^[A-Za-z0-9._-]+$`)
 )
 
-// settingsForm are the settings of a type of credential, nil if it has none.
-func settingsForm(t CredentialType) *form {
-	of := func(keys ...keyForm) *form { return &form{what: string(t), keys: keys} }
-	switch t {
-	case Header:
-		return of(keyForm{name: "name", required: true, form: headerForm, doc: "of the header"},
-			keyForm{name: "prefix", form: asciiForm, doc: "what stands before the secret"})
-	case Basic:
-		return of(keyForm{name: "username", required: true, form: pattern("printable ASCII without a colon", `^[ -9;-~]*[!-9;-~][ -9;-~]*$`), doc: "the user"})
-	case Query:
-		return of(keyForm{name: "param", required: true, form: pattern("name", `^[A-Za-z0-9._~-]+$`), doc: "the parameter"})
-	case AWSSigV4:
-		return of(keyForm{name: "regions", required: true, form: listOf(codeForm), doc: "that may be signed for"},
-			keyForm{name: "services", required: true, form: listOf(codeForm), doc: "that may be signed for"})
-	case JSONWebToken:
-		return of(keyForm{name: "algorithm", required: true, form: word(jwtAlgorithms...), doc: "how it is signed"},
-			keyForm{name: "key_id", form: asciiForm, doc: "the `kid` of the header"},
-			keyForm{name: "life", form: &form{typ: "integer", as: "seconds", extra: object{"minimum": 1, "maximum": 3600}}, doc: "how long a token lasts", absent: "`300`"},
-			keyForm{name: "claims", required: true, form: &form{values: textForm, extra: object{
-				"minProperties": 1, "properties": object{"iat": false, "exp": false, "nbf": false, "jti": false},
-			}}, doc: "what it says"})
-	case GitHub:
-		return of(keyForm{name: "app", required: true, form: asciiForm, doc: "its id or client id"},
-			keyForm{name: "installation", required: true, form: countForm, doc: "its number"},
-			keyForm{name: "api", form: urlForm, doc: "where the API is", absent: "`" + gitHubAPI + "`"},
-			keyForm{name: "repositories", form: &form{list: pattern("name", `^[A-Za-z0-9._-]{1,100}$`)}, doc: "that a token is for", absent: "all of the installation's"},
-			keyForm{name: "permissions", required: true, form: &form{values: word("read", "write", "admin"), extra: object{"minProperties": 1}}, doc: "that a token has"})
-	case OAuth2Client:
-		return of(keyForm{name: "token_url", required: true, form: urlForm, doc: "where tokens are asked for"},
-			keyForm{name: "client_id", required: true, form: asciiForm, doc: "who asks"},
-			keyForm{name: "scopes", form: listOf(pattern("scope", `^[!#-\[\]-~]+$`)), doc: "what for"},
-			keyForm{name: "audience", form: asciiForm, doc: "whom the token is for"})
-	default:
+var kubernetesForm = &form{what: "kubernetes", extra: object{"anyOf": []any{
+	object{"required": []string{"mount"}}, object{"required": []string{"namespace", "secret"}},
+}}, keys: []keyForm{
+	{name: "key", required: true, form: stepForm, doc: "of the secret"},
+	{name: "mount", form: absForm, doc: "the directory that it is mounted at"},
+	{name: "namespace", form: stepForm, doc: "where it is not mounted: its namespace"},
+	{name: "secret", form: stepForm, doc: "and its name"},
+	{name: "api", form: serverForm, doc: "the API server"},
+	{name: "token_file", form: absForm, doc: "of the service account"},
+	{name: "cidrs", form: &form{list: cidrForm}, doc: "private ranges in which the server may be"},
+}}
+
+// anyForm is a value that the reader judges alone.
+var anyForm = &form{as: "see [credentials.md](credentials.md)", extra: object{"not": object{"type": "null"}}}
+
+// settingsForm are the settings of a type of credential, nil if it has none. They
+// are taken from the reader's own table.
+func settingsForm(x *scheme) *form {
+	if x.keys == nil {
 		return nil
 	}
+	out := &form{what: string(x.name)}
+	for _, k := range x.keys(&file{}, &Scheme{Type: x.name}) {
+		out.keys = append(out.keys, keyForm{name: k.name, required: k.required, form: anyForm, doc: "of type `" + string(x.name) + "`"})
+	}
+	return out
 }
 
 // gatewayForm is the configuration of the gateway.
@@ -118,9 +139,27 @@ func gatewayForm() *form {
 		{name: "hosts", form: &form{values: &form{list: textForm}}, doc: "names that are not looked up, with their addresses", absent: "none"},
 		{name: "upstream_ca", form: &form{list: absForm}, doc: "files with further authorities for upstream certificates", absent: "those of the system"},
 		{name: "resolvers", form: &form{list: textForm}, doc: "the servers to ask", absent: "those of the system"},
+		{name: "upstream_proxy", form: &form{what: "upstream_proxy", keys: []keyForm{
+			{name: "address", required: true, form: textForm, doc: "address and port"},
+			{name: "user", form: textForm, doc: "who asks"},
+			{name: "password_file", form: absForm, doc: "the file of the password"},
+		}}, doc: "a proxy on the way to every upstream", absent: "none"},
 		{name: "log", form: &form{what: "log", keys: []keyForm{
 			{name: "durability", form: word(string(DurableProcess), string(DurableDisk)), doc: "when a record counts as written", absent: "`process`"},
+			{name: "keep", form: textForm, doc: "how long records are kept, such as `90d`", absent: "for ever"},
+			{name: "anchors", form: &form{list: &form{what: "an anchor", keys: []keyForm{
+				{name: "file", form: absForm, doc: "a file"},
+				{name: "command", form: &form{list: textForm}, doc: "a command"},
+				{name: "url", form: textForm, doc: "a server"},
+			}}}, doc: "where checkpoints are copied to", absent: "nowhere"},
+			{name: "capture", form: &form{what: "capture", keys: []keyForm{
+				{name: "recipient", form: textForm, doc: "whose key what is kept is encrypted for"},
+				{name: "size", form: textForm, doc: "how much of a body is kept"},
+				{name: "headers", form: &form{list: textForm}, doc: "headers that are left out"},
+				{name: "fields", form: &form{list: textForm}, doc: "fields that are left out"},
+			}}, doc: "what `log: request` keeps of bodies"},
 		}}, doc: "how the log is written"},
 		{name: "credentials", form: absForm, doc: "the directory of credential files", absent: "those of the instance"},
+		{name: "metrics", form: textForm, doc: "address and port at which metrics are told", absent: "nowhere"},
 	}}
 }
