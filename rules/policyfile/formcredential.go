@@ -50,6 +50,7 @@ var envForm = pattern("variable", `^[A-Z_][A-Z0-9_]{0,63}$`)
 var placeholderForm = &form{what: "placeholder", keys: []keyForm{
 	{name: "env", required: true, form: envForm, doc: "the variable that holds it"},
 	{name: "secret_env", form: envForm, doc: "of types with a pair of keys: the variable that holds the second"},
+	{name: "file", form: boolForm, doc: "of type `gcp-service-account`: the variable names a key file that holds it", absent: "`false`"},
 }}
 
 // sourceKinds are the stores of which a source names one.
