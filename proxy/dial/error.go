@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sallyport/proxy/h1"
 )
 
 // ErrNoPass is the cause when there is no pass to dial with: the zero Pass,
@@ -121,7 +123,7 @@ func requestError(to string, err error) error {
 		e.Status = statusTimeout
 	case isTimeout(err):
 		e.Status = statusResponseTime
-	case strings.Contains(text, "response headers exceeded"), strings.Contains(text, "response header list larger"):
+	case errors.Is(err, h1.ErrTooLarge), strings.Contains(text, "response headers exceeded"), strings.Contains(text, "response header list larger"):
 		e.Status = statusResponseHeader
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET),
 		errors.Is(err, unix.EPIPE), strings.Contains(text, "server closed idle connection"):

@@ -1,15 +1,19 @@
 package dial
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"sallyport/rules"
 	"sallyport/rules/gate"
@@ -22,76 +26,125 @@ import (
 //
 // Scheme, host, port, method, path and query are those of p: whatever URL and
 // Host req has are not looked at, and another method than the admitted one is
-// an error. The one exception are the parameters that [Config.Params] names. Header and body are req's. The address that was dialled is told
-// by a net/http/httptrace GotConn hook in ctx. Errors are as of [Dialer.Dial].
+// an error. The one exception are the parameters that [Config.Params] names.
+// Header and body are req's; a short body is read before anything is sent. The
+// address that was dialled is told by a net/http/httptrace GotConn hook in ctx. Errors are as of [Dialer.Dial].
 func (d *Dialer) Forward(ctx context.Context, p gate.Pass, req *http.Request) (*http.Response, error) {
-	out, addrs, err := d.outgoing(ctx, p, req)
+	query, addrs, err := d.admitted(ctx, p, req)
 	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // as a RoundTripper must, also on error
 		}
 		return nil, err
 	}
-	to := p.Request().Endpoint.String()
 	pool := d.poolFor(p, addrs)
-	resp, err := pool.transport.RoundTrip(out)
-	pool.settle()
+	t := &ticket{pass: p, addrs: addrs, pool: pool}
+	resp, err := d.send(context.WithValue(ctx, ticketKey{}, t), t, query, req)
 	if err != nil {
-		return nil, requestError(to, err)
+		return nil, requestError(p.Request().Endpoint.String(), err)
 	}
-	if resp.StatusCode == http.StatusSwitchingProtocols && out.Header.Get("Upgrade") == "" {
+	if resp.StatusCode == http.StatusSwitchingProtocols && req.Header.Get("Upgrade") == "" {
 		_ = resp.Body.Close() // the answer is refused whatever this says
 		return nil, &Error{
-			Op: "requesting", To: to, Status: statusResponse,
+			Op: "requesting", To: p.Request().Endpoint.String(), Status: statusResponse,
 			Err: errors.New("upstream switched protocols without being asked"),
 		}
 	}
 	return resp, nil
 }
 
-// ticket goes with a request through net/http to the dial that it may lead to.
+// send sends a request over HTTP/1.1 by itself, and has net/http send it where
+// HTTP/2 is spoken.
+func (d *Dialer) send(ctx context.Context, t *ticket, query string, req *http.Request) (*http.Response, error) {
+	if t.pool.tls != nil && (!t.pool.speaksH2(t.key()) || req.Header["Upgrade"] != nil) {
+		r, err := newRequest(t.pass.Request(), query, req)
+		if err == nil {
+			err = r.readSmall()
+		}
+		if err != nil {
+			if req.Body != nil {
+				_ = req.Body.Close()
+			}
+			return nil, err
+		}
+		resp, err := d.roundTrip(ctx, t, r)
+		if !errors.Is(err, errH2) {
+			return resp, err
+		}
+		if r.small != nil { // was read, and not sent
+			req = req.WithContext(ctx)
+			req.Body = io.NopCloser(bytes.NewReader(r.small))
+		}
+	}
+	out, err := t.outgoing(ctx, query, req)
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, err
+	}
+	resp, err := t.pool.transport.RoundTrip(out)
+	t.pool.settle()
+	if c := t.ready.Swap(nil); c != nil {
+		_ = c.Close() // net/http had another one
+	}
+	return resp, err
+}
+
+// ticket goes with a request to the dial that it may lead to.
 type ticket struct {
 	pass  gate.Pass
 	addrs []netip.Addr // vetted for pass
+	pool  *pool
+	ready atomic.Pointer[tls.Conn] // open already, for net/http
 }
 
 type ticketKey struct{}
 
-// outgoing makes the request that is sent, which can only be the one admitted,
-// and vets where it goes. This is done for every request, whether or not a
-// connection for it is open: what one may reach, another may not.
-func (d *Dialer) outgoing(ctx context.Context, p gate.Pass, req *http.Request) (*http.Request, []netip.Addr, error) {
+func (t *ticket) key() wireKey {
+	r := t.pass.Request()
+	return wireKey{secure: r.Secure, to: r.Endpoint}
+}
+
+// admitted holds a request against the pass, and vets where it goes. This is
+// done for every request, whether or not a connection for it is open: what one
+// may reach, another may not. It returns the query that is sent.
+func (d *Dialer) admitted(ctx context.Context, p gate.Pass, req *http.Request) (query string, addrs []netip.Addr, err error) {
 	r := p.Request()
-	to := r.Endpoint.String()
 	switch {
 	case !p.Dialable() || r.Question != rules.Fetch:
-		return nil, nil, &Error{Op: "requesting", Status: statusInternal, Err: ErrNoPass}
+		return "", nil, &Error{Op: "requesting", Status: statusInternal, Err: ErrNoPass}
 	case req.Method != r.Method:
-		return nil, nil, &Error{
-			Op: "requesting", To: to, Status: statusInternal,
+		return "", nil, &Error{
+			Op: "requesting", To: r.Endpoint.String(), Status: statusInternal,
 			Err: fmt.Errorf("method %q was not the one admitted: %w", req.Method, ErrNoPass),
 		}
 	case !upgradeKnown(req.Header):
-		return nil, nil, &Error{
-			Op: "requesting", To: to, Status: statusRequest,
+		return "", nil, &Error{
+			Op: "requesting", To: r.Endpoint.String(), Status: statusRequest,
 			Err: errors.New("WebSocket is the only upgrade there is"),
 		}
 	}
+	if query, err = d.query(p, req.URL); err != nil {
+		return "", nil, &Error{Op: "requesting", To: r.Endpoint.String(), Status: statusInternal, Err: err}
+	}
+	addrs, err = d.vetted(ctx, p)
+	return query, addrs, err
+}
+
+// outgoing makes the request that net/http sends, which can only be the one
+// admitted.
+func (t *ticket) outgoing(ctx context.Context, query string, req *http.Request) (*http.Request, error) {
+	r := t.pass.Request()
 	u, err := admittedURL(r)
 	if err != nil {
-		return nil, nil, &Error{Op: "requesting", To: to, Status: statusRequest, Err: err}
+		return nil, &Error{Op: "requesting", To: r.Endpoint.String(), Status: statusRequest, Err: err}
 	}
-	if u.RawQuery, err = d.query(p, req.URL); err != nil {
-		return nil, nil, &Error{Op: "requesting", To: to, Status: statusInternal, Err: err}
-	}
-	addrs, err := d.vetted(ctx, p)
-	if err != nil {
-		return nil, nil, err
-	}
-	out := req.WithContext(context.WithValue(ctx, ticketKey{}, &ticket{p, addrs}))
+	u.RawQuery = query
+	out := req.WithContext(ctx)
 	out.URL, out.Host, out.RequestURI = u, u.Host, ""
 	out.Close = false // the client's wish is about its own connection
-	return out, addrs, nil
+	return out, nil
 }
 
 // query returns the query that is sent: the admitted one, but for the parameters

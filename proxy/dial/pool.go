@@ -39,12 +39,21 @@ type poolKey struct {
 	addrs      [maxTried]netip.Addr // sorted
 }
 
-// pool is the connections of one key. net/http separates them further by
-// scheme, host and port.
+// pool is the connections of one key: those that speak HTTP/1.1 are wires,
+// those that speak HTTP/2 net/http's. Both are separated further by scheme,
+// host and port.
 type pool struct {
 	transport *http.Transport
+	tls       *tls.Config // of new connections, but for name and protocols; nil if net/http makes all of them
+	idleFor   time.Duration
 	used      uint64      // when, on the clock of pools; guarded by its mutex
 	gone      atomic.Bool // dropped: what becomes idle is closed
+
+	mu    sync.Mutex // guards the rest
+	idle  map[wireKey][]*wire
+	count int              // of all idle wires
+	h2    map[wireKey]bool // what agreed on HTTP/2
+	sweep *time.Timer
 }
 
 // settle closes what a request on a dropped pool may have left behind.
@@ -52,6 +61,99 @@ func (p *pool) settle() {
 	if p.gone.Load() {
 		p.transport.CloseIdleConnections()
 	}
+}
+
+// take returns the wire that became idle last, if it is still open.
+func (p *pool) take(key wireKey) *wire {
+	for {
+		p.mu.Lock()
+		list := p.idle[key]
+		if len(list) == 0 {
+			p.mu.Unlock()
+			return nil
+		}
+		w := list[len(list)-1]
+		list[len(list)-1] = nil
+		p.idle[key] = list[:len(list)-1]
+		p.count--
+		p.mu.Unlock()
+		if idle := clock().Sub(w.since); idle < freshFor || idle < p.idleFor && w.open() {
+			w.reused = true
+			return w
+		}
+		w.close()
+	}
+}
+
+// put keeps a wire for the next request.
+func (p *pool) put(w *wire) {
+	w.since = clock()
+	p.mu.Lock()
+	keep := !p.gone.Load() && p.count < idlePerPool && len(p.idle[w.key]) < idlePerHost
+	if keep {
+		if p.idle == nil {
+			p.idle = map[wireKey][]*wire{}
+		}
+		p.idle[w.key] = append(p.idle[w.key], w)
+		if p.count++; p.sweep == nil {
+			p.sweep = time.AfterFunc(p.sweepTime(), p.clean)
+		}
+	}
+	p.mu.Unlock()
+	if !keep {
+		w.close()
+	}
+}
+
+// sweepTime is how often idle wires are looked at. One that its far end has
+// closed stays that long at most.
+func (p *pool) sweepTime() time.Duration { return min(p.idleFor/2+time.Millisecond, 15*time.Second) }
+
+// clean closes what was idle for too long, or is closed at the far end.
+func (p *pool) clean() {
+	now := clock()
+	var ended []*wire
+	p.mu.Lock()
+	for key, list := range p.idle {
+		kept := list[:0]
+		for _, w := range list {
+			if now.Sub(w.since) < p.idleFor && w.open() {
+				kept = append(kept, w)
+			} else {
+				ended = append(ended, w)
+			}
+		}
+		clear(list[len(kept):])
+		if p.idle[key] = kept; len(kept) == 0 {
+			delete(p.idle, key)
+		}
+	}
+	p.count -= len(ended)
+	if p.count > 0 {
+		p.sweep.Reset(p.sweepTime())
+	} else {
+		p.sweep = nil
+	}
+	p.mu.Unlock()
+	for _, w := range ended {
+		w.close()
+	}
+}
+
+// speaksH2 tells whether a place is known to speak HTTP/2.
+func (p *pool) speaksH2(key wireKey) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.h2[key]
+}
+
+func (p *pool) knowH2(key wireKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.h2 == nil {
+		p.h2 = map[wireKey]bool{}
+	}
+	p.h2[key] = true
 }
 
 // pools holds the pools in use, by cell. The zero pools is empty and ready.
@@ -83,7 +185,7 @@ func (d *Dialer) poolFor(p gate.Pass, addrs []netip.Addr) *pool {
 			d.pools.byCell[key.cell] = cell
 		}
 		makeRoom(cell, key)
-		pl = &pool{transport: d.transport(key.credential != "")}
+		pl = d.newPool(key.credential != "")
 		cell[key] = pl
 	}
 	pl.used = d.pools.clock
@@ -137,22 +239,49 @@ func (d *Dialer) Close() {
 
 func (p *pool) drop() {
 	p.gone.Store(true)
+	p.mu.Lock()
+	all := p.idle
+	p.idle, p.count = nil, 0
+	if p.sweep != nil {
+		p.sweep.Stop()
+		p.sweep = nil
+	}
+	p.mu.Unlock()
+	for _, list := range all {
+		for _, w := range list {
+			w.close()
+		}
+	}
 	p.transport.CloseIdleConnections()
 }
 
+// newPool makes a pool. One whose connections show a client's certificate has
+// all of them made by net/http.
+func (d *Dialer) newPool(certified bool) *pool {
+	cfg := &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		RootCAs:            d.cfg.Roots,
+		ClientSessionCache: tls.NewLRUClientSessionCache(sessions),
+		Time:               d.cfg.Now,
+		// Small records first would cost a system call for each of the first
+		// hundred packets of an upload; nobody renders it as it comes.
+		DynamicRecordSizingDisabled: true,
+	}
+	p := &pool{idleFor: d.cfg.Timeouts.Idle}
+	if !certified {
+		p.tls = cfg
+	}
+	p.transport = d.transport(cfg.Clone(), certified)
+	return p
+}
+
 // transport returns a transport whose every connection goes through
-// [Dialer.Dial]. It has no proxy and takes nothing from the environment. TLS is
-// net/http's own: for the host of the request's URL, which [outgoing] took
-// from the pass, and over HTTP/1.1 for a request that upgrades.
-func (d *Dialer) transport(certified bool) *http.Transport {
+// [Dialer.Dial]. It has no proxy and takes nothing from the environment. TLS
+// is for the host of the request's URL, which [outgoing] took from the pass.
+func (d *Dialer) transport(cfg *tls.Config, certified bool) *http.Transport {
 	t := &http.Transport{
-		DialContext: d.dialPooled,
-		TLSClientConfig: &tls.Config{
-			MinVersion:         tls.VersionTLS12,
-			RootCAs:            d.cfg.Roots,
-			ClientSessionCache: tls.NewLRUClientSessionCache(sessions),
-			Time:               d.cfg.Now,
-		},
+		DialContext:            d.dialPooled,
+		TLSClientConfig:        cfg,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true,
 		MaxIdleConns:           idlePerPool,
@@ -171,6 +300,8 @@ func (d *Dialer) transport(certified bool) *http.Transport {
 	if certified {
 		t.TLSClientConfig.GetClientCertificate = d.certificate
 		t.TLSClientConfig.ClientSessionCache = nil // each connection proves anew who it is
+	} else {
+		t.DialTLSContext = d.dialSecure
 	}
 	return t
 }

@@ -14,6 +14,9 @@ import (
 // [ErrTooLarge]; other errors are those of the source, [io.EOF] only if nothing
 // was read.
 func (r *Reader) ReadResponse(most int, method string) (*http.Response, error) {
+	if err := r.expect("HTTP/1."); err != nil {
+		return nil, err
+	}
 	block, err := r.block(most)
 	if err != nil {
 		return nil, err
@@ -27,6 +30,30 @@ func (r *Reader) ReadResponse(most int, method string) (*http.Response, error) {
 		return nil, err
 	}
 	return resp, r.responseBody(resp, method)
+}
+
+// expect looks at what comes first. A server that speaks something else may
+// never end a line.
+func (r *Reader) expect(prefix string) error {
+	r.take()
+	for {
+		have := r.buf[r.r:min(r.w, r.r+len(prefix))]
+		if string(have) != prefix[:len(have)] {
+			return bad("not an answer of HTTP/1")
+		}
+		if len(have) == len(prefix) {
+			return nil
+		}
+		if r.w == len(r.buf) {
+			r.slide(bufferSize)
+		}
+		if err := r.fill(); err != nil {
+			if len(have) > 0 {
+				return unexpected(err)
+			}
+			return err
+		}
+	}
 }
 
 // statusLine reads version, status and reason (RFC 9112 section 4).
