@@ -1,15 +1,14 @@
 package control
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,17 +39,21 @@ func Peer(ctx context.Context) (uid uint32, ok bool) {
 // NewServer returns a server for a unix socket whose requests know their peer
 // by SO_PEERCRED (unix(7)). Connections that do not tell are served as nobody.
 func NewServer(h http.Handler) *http.Server {
-	return &http.Server{
-		Handler:           h,
+	st := &streams{handler: h, open: map[net.Conn]struct{}{}}
+	s := &http.Server{
+		Handler:           st,
 		ReadHeaderTimeout: 5 * time.Second,
 		MaxHeaderBytes:    16 << 10,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			ctx = context.WithValue(ctx, connKey{}, c)
 			if uid, ok := peerOf(c); ok {
 				return context.WithValue(ctx, peerKey{}, uid)
 			}
 			return ctx
 		},
 	}
+	s.RegisterOnShutdown(st.end)
+	return s
 }
 
 func peerOf(c net.Conn) (uid uint32, ok bool) {
@@ -116,19 +119,13 @@ func reply(w http.ResponseWriter, status int, v any) {
 // Client calls one control socket. It is safe for use by many goroutines.
 type Client struct {
 	path string
-	http *http.Client
+
+	mu   sync.Mutex // guards idle
+	idle []net.Conn // streams without a call
 }
 
 // NewClient returns a client of the socket at path. Nothing is dialled yet.
-func NewClient(path string) *Client {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", path)
-	}
-	return &Client{path, &http.Client{Transport: &http.Transport{
-		DialContext: dial, MaxIdleConns: 64, MaxIdleConnsPerHost: 64, DisableCompression: true,
-	}}}
-}
+func NewClient(path string) *Client { return &Client{path: path} }
 
 // Call sends in to an operation and reads the answer into out, unless nil. A
 // refusal by the other side is a [*Error].
@@ -137,23 +134,15 @@ func (c *Client) Call(ctx context.Context, op string, in, out any) error {
 	if err != nil {
 		return fmt.Errorf("calling %s: %w", op, err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://control"+op, bytes.NewReader(body))
-	if err != nil {
-		return fmt.Errorf("calling %s: %w", op, err)
-	}
-	resp, err := c.http.Do(req)
+	status, data, err := c.exchange(ctx, op, body)
 	if err != nil {
 		return fmt.Errorf("calling %s at %s: %w", op, c.path, err)
 	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
-	if err != nil {
-		return fmt.Errorf("calling %s at %s: %w", op, c.path, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		refusal := &Error{Status: resp.StatusCode}
+	defer clear(data) // there may be a secret in it
+	if status != http.StatusOK {
+		refusal := &Error{Status: status}
 		if err := json.Unmarshal(data, refusal); err != nil || refusal.Text == "" {
-			refusal.Text = resp.Status
+			refusal.Text = http.StatusText(status)
 		}
 		return refusal
 	}
@@ -167,4 +156,12 @@ func (c *Client) Call(ctx context.Context, op string, in, out any) error {
 }
 
 // Close drops idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.mu.Lock()
+	idle := c.idle
+	c.idle = nil
+	c.mu.Unlock()
+	for _, conn := range idle {
+		_ = conn.Close()
+	}
+}

@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"io"
+	"sync"
 	"time"
 
 	"sallyport/broker/needle"
@@ -29,7 +30,7 @@ func (s *Scrubber) Body(r io.ReadCloser) io.ReadCloser {
 	if s.idle() {
 		return r
 	}
-	b := &body{set: s.set, src: r, buf: make([]byte, 0, bodyBuffer+2*s.set.Longest())}
+	b := &body{set: s.set, src: r, buf: newBuffer(bodyBuffer + 2*s.set.Longest())}
 	if w, ok := r.(io.Writer); ok {
 		return struct {
 			io.ReadCloser
@@ -74,6 +75,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	for b.low == b.clean {
 		if b.err != nil {
+			b.release()
 			return 0, b.err
 		}
 		b.compact()
@@ -86,6 +88,39 @@ func (b *body) Read(p []byte) (int, error) {
 	n := copy(p, b.buf[b.low:b.clean])
 	b.low += n
 	return n, nil
+}
+
+// spent holds buffers of bodies that were read to their end.
+var spent sync.Pool
+
+// newBuffer returns an empty buffer with room for n octets.
+func newBuffer(n int) []byte {
+	if p, ok := spent.Get().(*[]byte); ok && cap(*p) >= n {
+		return (*p)[:0]
+	}
+	return make([]byte, 0, n)
+}
+
+// release gives the buffer back: all of it was handed out, and nothing more will
+// be read. A body that is closed before is left to the garbage collector, since
+// somebody may be reading it.
+func (b *body) release() {
+	if b.buf != nil {
+		buf := b.buf
+		clear(buf)
+		spent.Put(&buf)
+		b.buf = nil
+		b.low, b.clean, b.mark, b.guess = 0, 0, 0, 0
+	}
+}
+
+// Ready reports whether Read has something to say without waiting, as far as the
+// source tells.
+func (b *body) Ready() bool { return b.low < b.clean || b.err != nil || ready(b.src) }
+
+func ready(r io.Reader) bool {
+	s, ok := r.(interface{ Ready() bool })
+	return ok && s.Ready()
 }
 
 // Close implements [io.Closer].

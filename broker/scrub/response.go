@@ -68,6 +68,9 @@ func (t *trailed) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Ready is [body.Ready].
+func (t *trailed) Ready() bool { return ready(t.ReadCloser) }
+
 // Close implements [io.Closer].
 func (t *trailed) Close() error {
 	err := t.ReadCloser.Close()

@@ -24,3 +24,6 @@ const PoolsPerCell = poolsPerCell
 func ReadAnswer(m *dns.Msg, name target.Name, qtype uint16) []netip.Addr {
 	return read(m, name, qtype).addrs
 }
+
+// FreshFor is how long an idle connection is taken to be open.
+const FreshFor = freshFor
