@@ -211,7 +211,7 @@ func (p *Policy) judge(s *survey, f *found) Decision {
 	default:
 		rule := &p.rules[f.best]
 		d := p.speak(Inspect, Allowed, rule)
-		d.Credential = rule.Credential
+		d.Credential, d.CallersKey = rule.Credential, rule.CallersKey
 		return d
 	}
 }
@@ -297,7 +297,8 @@ func tooLarge(r *Request, d Decision) Decision {
 //   - In an admitted request, so is one that the matching rule does not grant.
 //   - A caller's own key is refused on every host for which some rule grants
 //     the credential whose place it takes: an allowed API is no drop box for
-//     somebody else's account (CR-14, EX-01).
+//     somebody else's account (CR-14, EX-01). A rule may say otherwise for what it
+//     matches.
 func (p *Policy) judgeCarries(r *Request, d *Decision) Decision {
 	out := *d
 	blame := func(reason Reason, credential string) Decision {
@@ -317,7 +318,7 @@ func (p *Policy) judgeCarries(r *Request, d *Decision) Decision {
 		return out
 	}
 	for _, c := range r.Carries {
-		if c.State == Foreign && (c.Credential == d.Credential || p.grants(r.Endpoint.Host, c.Credential)) {
+		if c.State == Foreign && !d.CallersKey && (c.Credential == d.Credential || p.grants(r.Endpoint.Host, c.Credential)) {
 			return blame(ForeignCredential, c.Credential)
 		}
 	}

@@ -290,6 +290,33 @@ func TestDecideCarries(t *testing.T) {
 	}
 }
 
+// TestCallersKey: CR-14. A rule may let a caller's own key through, for what it
+// matches and nothing else; a leak stays one.
+func TestCallersKey(t *testing.T) {
+	p := compile(t, rules.Source{Rules: []rules.Rule{
+		{ID: "api", Action: rules.AllowAction, Hosts: hosts(t, "api.test"), Ports: []uint16{443}, Methods: []string{"GET"}, Credential: "key"},
+		{ID: "own", Action: rules.AllowAction, Hosts: hosts(t, "api.test"), Ports: []uint16{443}, Methods: []string{"POST"}, CallersKey: true},
+	}})
+	tests := []struct {
+		in    string
+		state rules.CarryState
+		want  rules.Reason
+	}{
+		{"GET https://api.test/", rules.Foreign, rules.ForeignCredential},
+		{"POST https://api.test/", rules.Foreign, rules.Allowed},
+		{"POST https://api.test/", rules.Leaked, rules.PlaceholderLeak},
+		{"POST https://api.test/", rules.Bound, rules.PlaceholderLeak}, // this rule does not grant it
+		{"GET https://api.test/", rules.Bound, rules.Allowed},
+	}
+	for _, tt := range tests {
+		req := ask(t, tt.in)
+		req.Carries = []rules.Carry{{Credential: "key", State: tt.state}}
+		if got := p.Decide(req); got.Reason != tt.want {
+			t.Errorf("Decide(%s, %v) = %v %s, want %s", tt.in, tt.state, got.Verdict, got.Reason, tt.want)
+		}
+	}
+}
+
 // TestCR03CredentialNeedsTLS: a request that would be given a credential is
 // refused in the clear, with a placeholder or without, and not sent bare.
 func TestCR03CredentialNeedsTLS(t *testing.T) {

@@ -78,6 +78,9 @@ type Rule struct {
 	// never allowed by them (IP-19).
 	Private    []netip.Prefix
 	Credential string
+	// CallersKey, of an allow rule, lets a caller's own key through, where another
+	// than the credential's would be refused ([ForeignCredential]).
+	CallersKey bool
 	// Observe says that what the rule denies, or what it would deny of its
 	// hosts and ports by methods and paths, is let through and recorded.
 	Observe bool

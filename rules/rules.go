@@ -162,6 +162,8 @@ type Decision struct {
 	// Credential is what the rule grants to an admitted request, "" for none.
 	// In a refusal it is the credential that the refusal is about, if any.
 	Credential string
+	// CallersKey says that the rule lets a caller's own key through.
+	CallersKey bool
 	// Limits bound what is admitted, nil for nothing. Who acts on the decision
 	// counts; Decide has no memory.
 	Limits *Limits

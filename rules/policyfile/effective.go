@@ -186,6 +186,9 @@ func (w *writer) rule(r *ruleDoc) {
 		w.text(3, "protocol", "tcp")
 	}
 	w.text(2, "credential", r.Credential)
+	if r.CallersKey {
+		w.text(2, "callers_key", "allow")
+	}
 	if r.Observe {
 		w.text(2, "mode", ruleMode{r.Observe, r.Learn}.String())
 	}

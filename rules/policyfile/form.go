@@ -149,7 +149,7 @@ var ruleForm = &form{
 	what: "a rule",
 	extra: object{"oneOf": needsOne("allow", "deny"), "allOf": []any{
 		object{"if": object{"required": []string{"deny"}}, "then": object{"allOf": []any{
-			without("credential", "expires", "limits", "multi_tenant"), object{"properties": object{"tls": object{"const": "inspect"}}},
+			without("credential", "callers_key", "expires", "limits", "multi_tenant"), object{"properties": object{"tls": object{"const": "inspect"}}},
 		}}},
 		object{"if": object{"required": []string{"allow", "tls"}, "properties": object{"tls": object{"const": "passthrough"}}}, "then": object{
 			"properties": object{"credential": false, "allow": without("methods", "access", "paths", "headers", "query", "protocol")},
@@ -168,6 +168,7 @@ var ruleForm = &form{
 		{name: "allow", form: allowForm, doc: "what is admitted; a rule has `allow` or `deny`"},
 		{name: "deny", form: denyForm, doc: "what is refused, whatever allows it"},
 		{name: "credential", form: idForm, doc: "what is added to the requests; allow only", absent: "nothing"},
+		{name: "callers_key", form: word("refuse", "allow"), doc: "what becomes of a request that carries a key of the caller's own, on a host with a credential; allow only", absent: "`refuse`"},
 		{name: "mode", form: modeForm, doc: "whether it is enforced", absent: "`enforce`"},
 		{name: "tls", form: tlsForm, doc: "whether TLS is looked into; allow only", absent: "the default"},
 		{name: "log", form: logForm, doc: "how much is recorded beside the decision", absent: "the default"},

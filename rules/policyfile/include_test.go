@@ -24,6 +24,7 @@ rules:
     expires: 2030-02-28
     allow: {host: api.stripe.com, ports: [443], methods: [POST, GET], paths: ["/v1/charges", "/v1/*/**"]}
     credential: stripe-test
+    callers_key: allow
     log: request_response
     limits: {requests: 60/min, sent: 20MiB/day, received: 1025KiB/hour, concurrent: 8, request_body: 3KiB}
   - id: wide

@@ -302,6 +302,8 @@ func TestPolicyErrors(t *testing.T) {
 		{"", head + "rules: [{id: a, reason: x, expires: 2027-01-31, deny: {host: a.test}}]\n", []place{{4, 37, "does not expire"}}},
 		{"", head + "rules: [{id: a, reason: x, deny: {host: a.test, access: write}}]\n", []place{{4, 57, "lists its methods"}}},
 		{"", head + "rules: [{id: a, reason: x, multi_tenant: acknowledged, deny: {host: a.test}}]\n", []place{{4, 42, "for allow rules"}}},
+		{"CR-14", head + "rules: [{id: a, reason: x, callers_key: allow, deny: {host: a.test}}]\n", []place{{4, 41, "for allow rules"}}},
+		{"CR-14", head + "rules: [{id: a, reason: x, callers_key: yes, allow: {host: a.test}}]\n", []place{{4, 41, "refuse, allow"}}},
 		{"", head + "rules: [{id: a, reason: x, credential: stripe-test, deny: {host: a.test}}]\n", []place{{4, 40, "grants nothing"}}},
 		{
 			"", head + "rules:\n- {id: a, reason: x, allow: {host: a.test, ports: [22], protocol: tcp}}\n- {id: b, reason: x, allow: {host: a.test, ports: [22]}}\n",

@@ -76,6 +76,7 @@ func (d *policyDoc) readRule(n ast.Node) {
 		{name: "allow", read: read("allow")},
 		{name: "deny", read: read("deny")},
 		{name: "credential", read: d.grant(&r.Credential)},
+		{name: "callers_key", read: d.word([]string{"refuse", "allow"}, func(w string) { r.CallersKey = w == "allow" })},
 		{name: "mode", read: d.readMode(&mode)},
 		{name: "tls", read: d.tls(&r.TLS)},
 		{name: "log", read: d.log(&r.Log)},
@@ -204,6 +205,9 @@ func (d *policyDoc) checkDeny(r *ruleDoc, m *match, seen map[string]ast.Node) {
 	}
 	if seen["multi_tenant"] != nil {
 		d.errorf(seen["multi_tenant"], "multi_tenant is for allow rules")
+	}
+	if seen["callers_key"] != nil {
+		d.errorf(seen["callers_key"], "callers_key is for allow rules")
 	}
 }
 
