@@ -18,6 +18,7 @@ import (
 	"sallyport/control"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/policyfile"
 	"sallyport/rules/target"
 )
 
@@ -150,8 +151,8 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 		return err
 	}
 	m.apply(r)
-	if err := cc.change(r, d.Credential, place, ans); err != nil {
-		return denied(p, rules.CredentialUnavail, err)
+	if err := cc.change(p, r, place, ans); err != nil {
+		return err
 	}
 	cc.guard(p, r)
 	if !place.Fields {
@@ -167,15 +168,25 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 }
 
 // change makes the changes to r, in its head and in the fields of its body that the
-// credential's document declares.
-func (cc *clientCell) change(r *http.Request, credential string, place control.Place, ans injectAnswer) error {
-	if err := apply(r, place, ans); err != nil {
-		return err
+// credential's document declares. The error is a [*gate.DeniedError].
+func (cc *clientCell) change(p gate.Pass, r *http.Request, place control.Place, ans injectAnswer) error {
+	own := func() error {
+		if p.Decision().CallersKey {
+			return nil
+		}
+		return denied(p, rules.ForeignCredential, errOwnKey)
 	}
-	if place.Type != "body" {
-		return nil
+	err := apply(r, place, ans)
+	if err == nil {
+		err = watchKeys(r, policyfile.Fields(place.Own), own)
 	}
-	return fill(r, place, cc.finder.placeholder(credential), ans.Body)
+	if err == nil && place.Type == "body" {
+		err = fill(r, place, cc.finder.placeholder(p.Decision().Credential), ans.Body, own)
+	}
+	if err != nil && !isDenied(err) {
+		err = denied(p, rules.CredentialUnavail, err)
+	}
+	return err
 }
 
 // tell has it recorded that the credential of p is used.

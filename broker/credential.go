@@ -8,6 +8,7 @@ import (
 
 	"sallyport/broker/sign"
 	"sallyport/broker/source"
+	"sallyport/control"
 	"sallyport/rules"
 	"sallyport/rules/policyfile"
 	"sallyport/rules/target"
@@ -61,6 +62,13 @@ func bind(c policyfile.Credential, cfg Config) (*bound, error) {
 		return nil, errors.Join(errs...)
 	}
 	return b, nil
+}
+
+// place says where the credential goes, and where else its API takes keys.
+func (b *bound) place() control.Place {
+	p := b.scheme.Place()
+	p.Own = policyfile.JoinFields(b.doc.KeysIn)
+	return p
 }
 
 func prefixWhere(where string) string {

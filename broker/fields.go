@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"sallyport/control"
+	"sallyport/rules/gate"
 	"sallyport/rules/policyfile"
 )
 
@@ -42,17 +43,23 @@ type fieldScan interface {
 	// ends reports whether what follows a value ends it; more says that the body
 	// goes on after rest.
 	ends(rest []byte, more bool) bool
+	// empty reports whether the first octet of a value is already what follows it.
+	empty(c byte) bool
 	// text returns a value as it stands in such a field.
 	text(value string) string
 }
 
+// errOwnKey is a key of the caller's own in a field of the body that takes keys.
+var errOwnKey = errors.New("a field of the body holds a key of the caller's own")
+
 // fill puts a secret into the body of r in place of a placeholder, in the fields
-// that place declares.
-func fill(r *http.Request, place control.Place, placeholder, secret string) error {
+// that place declares. Anything else in them is a key of the caller's own, which
+// own judges: it returns why the body is not read on, or nil.
+func fill(r *http.Request, place control.Place, placeholder, secret string, own func() error) error {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
-	scan, err := scanOf(r.Header, policyfile.BodyFields(place.Name))
+	scan, err := scanOf(r.Header, policyfile.Fields(place.Name))
 	if err != nil {
 		return err
 	}
@@ -61,7 +68,7 @@ func fill(r *http.Request, place control.Place, placeholder, secret string) erro
 			return fmt.Errorf("the body is changed on its way, and %s vouches for what it was", key)
 		}
 	}
-	f := &filler{src: r.Body, scan: scan, placeholder: []byte(placeholder), instead: []byte(scan.text(secret))}
+	f := &filler{src: r.Body, scan: scan, placeholder: []byte(placeholder), instead: []byte(scan.text(secret)), own: own}
 	head := make([]byte, maxMeasured)
 	n, err := io.ReadFull(f, head)
 	switch {
@@ -73,6 +80,8 @@ func fill(r *http.Request, place control.Place, placeholder, secret string) erro
 		if n == 0 {
 			r.Body = http.NoBody
 		}
+	case err != nil && isDenied(err):
+		return err
 	case err != nil:
 		return fmt.Errorf("reading the body that the credential goes into: %w", err)
 	default:
@@ -95,7 +104,7 @@ type readCloser struct {
 }
 
 // scanOf returns the scan for a body of the type that the header says.
-func scanOf(h http.Header, fields []policyfile.BodyField) (fieldScan, error) {
+func scanOf(h http.Header, fields []policyfile.Field) (fieldScan, error) {
 	if len(h["Content-Encoding"]) > 0 {
 		return nil, errors.New("the body is compressed, and the credential goes into a field of it")
 	}
@@ -126,8 +135,11 @@ func scanOf(h http.Header, fields []policyfile.BodyField) (fieldScan, error) {
 			return newPartScan(params["boundary"], names), nil
 		}
 	}
-	return nil, fmt.Errorf("the credential goes into no field of a body of type %.60q", kind)
+	return nil, fmt.Errorf("%w of type %.60q", errNoField, kind)
 }
+
+// errNoField is a body of a type of which no field is declared.
+var errNoField = errors.New("the credential goes into no field of a body")
 
 // filler reads a body with the secret in place of the placeholder.
 type filler struct {
@@ -135,6 +147,7 @@ type filler struct {
 	scan        fieldScan
 	placeholder []byte
 	instead     []byte
+	own         func() error
 
 	in   []byte // read, and not looked at yet
 	out  []byte // to be handed out
@@ -179,16 +192,19 @@ func (f *filler) work() error {
 			if more { // it may begin at the end of what is here
 				keep = min(len(f.in), len(f.placeholder)-1)
 			}
-			f.pass(len(f.in) - keep)
-			return nil
+			return f.pass(len(f.in) - keep)
 		}
-		f.pass(at)
+		if err := f.pass(at); err != nil {
+			return err
+		}
 		end := len(f.placeholder)
 		if more && len(f.in) < end+lookahead {
 			return nil
 		}
 		if !f.scan.begins() || !f.scan.ends(f.in[end:], more) {
-			f.pass(1) // the guard finds it, and refuses
+			if err := f.pass(1); err != nil { // else the guard finds it, and refuses
+				return err
+			}
 			continue
 		}
 		if f.done++; f.done > maxFilled {
@@ -202,12 +218,70 @@ func (f *filler) work() error {
 }
 
 // pass hands n octets on as they are.
-func (f *filler) pass(n int) {
+func (f *filler) pass(n int) error {
 	for _, c := range f.in[:n] {
+		if f.scan.begins() && !f.scan.empty(c) {
+			if err := f.own(); err != nil {
+				return err
+			}
+		}
 		f.scan.step(c)
 	}
 	f.out = append(f.out, f.in[:n]...)
-	f.in = append(f.in[:0:0], f.in[n:]...)
+	f.in = f.in[n:]
+	return nil
+}
+
+// ownKeys reads a body, and ends where a field of it that takes keys holds one of
+// the caller's own.
+type ownKeys struct {
+	io.ReadCloser
+	scan fieldScan
+	own  func() error
+	err  error
+}
+
+// Read implements [io.Reader].
+func (o *ownKeys) Read(p []byte) (int, error) {
+	if o.err != nil {
+		return 0, o.err
+	}
+	n, err := o.ReadCloser.Read(p)
+	for _, c := range p[:n] {
+		if o.scan.begins() && !o.scan.empty(c) {
+			if o.err = o.own(); o.err != nil {
+				return 0, o.err
+			}
+		}
+		o.scan.step(c)
+	}
+	return n, err
+}
+
+// watchKeys has the body of r end where it holds a key of the caller's own. A body
+// that cannot be looked into is refused, as long as a document says that it may
+// hold one.
+func watchKeys(r *http.Request, fields []policyfile.Field, own func() error) error {
+	fields = slices.DeleteFunc(fields, func(f policyfile.Field) bool {
+		return f.Kind != "json" && f.Kind != "form" && f.Kind != "multipart"
+	})
+	if len(fields) == 0 || r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	scan, err := scanOf(r.Header, fields)
+	switch {
+	case errors.Is(err, errNoField):
+		return nil
+	case err != nil:
+		return err
+	}
+	r.Body = &ownKeys{ReadCloser: r.Body, scan: scan, own: own}
+	return nil
+}
+
+func isDenied(err error) bool {
+	_, ok := errors.AsType[*gate.DeniedError](err)
+	return ok
 }
 
 // jsonScan follows a JSON document. A field is named by the keys that lead to it;
@@ -310,6 +384,8 @@ func (s *jsonScan) begins() bool {
 
 func (*jsonScan) ends(rest []byte, _ bool) bool { return len(rest) > 0 && rest[0] == '"' }
 
+func (*jsonScan) empty(c byte) bool { return c == '"' }
+
 func (*jsonScan) text(v string) string {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -348,6 +424,8 @@ func (s *formScan) begins() bool {
 func (*formScan) ends(rest []byte, more bool) bool {
 	return len(rest) == 0 && !more || len(rest) > 0 && rest[0] == '&'
 }
+
+func (*formScan) empty(c byte) bool { return c == '&' }
 
 func (*formScan) text(v string) string { return url.QueryEscape(v) }
 
@@ -412,5 +490,7 @@ func partName(header []byte) string {
 func (s *partScan) begins() bool { return s.first && s.declared }
 
 func (s *partScan) ends(rest []byte, _ bool) bool { return bytes.HasPrefix(rest, s.delimiter) }
+
+func (*partScan) empty(c byte) bool { return c == '\r' }
 
 func (*partScan) text(v string) string { return v }

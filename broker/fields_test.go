@@ -27,7 +27,7 @@ func newBodyKit(t testing.TB) (*kit, control.Grant) {
 	k := newKit(t)
 	k.stop()
 	writeSecret(t, k.secret("key"), bodySecret)
-	k.creds[1].Scheme = policyfile.Scheme{Type: policyfile.Body, Body: []policyfile.BodyField{
+	k.creds[1].Scheme = policyfile.Scheme{Type: policyfile.Body, Body: []policyfile.Field{
 		{Kind: "json", Name: "token"}, {Kind: "json", Name: "auth.client.secret"}, {Kind: "form", Name: "client_secret"}, {Kind: "multipart", Name: "token"},
 	}}
 	k.start()
@@ -91,7 +91,7 @@ func TestDeclaredFields(t *testing.T) {
 		{"form", "application/x-www-form-urlencoded", "grant_type=client_credentials&client_secret=" + ph + "&x=%26", formField("client_secret"), 1},
 		{"form, at the end, an escaped name", "application/x-www-form-urlencoded", "a=b&client%5Fsecret=" + ph, formField("client_secret"), 1},
 		{"multipart", mpKind, mp, partField(mpKind, "token"), 1},
-		{"nothing to replace", "application/json", `{"token":"mine"}`, nil, 0},
+		{"nothing to replace", "application/json", `{"token":"","x":["token"]}`, nil, 0},
 	}
 	for _, tt := range tests {
 		for how, r := range map[string]io.Reader{"whole": strings.NewReader(tt.body), "octet by octet": iotest.OneByteReader(strings.NewReader(tt.body)), "data and end at once": iotest.DataErrReader(strings.NewReader(tt.body))} {
@@ -167,27 +167,34 @@ func TestElsewhereInABody(t *testing.T) {
 	otherKind, other := multipartBody(t, "other", ph)
 	headKind, head := multipartBody(t, ph, "x")
 	const form, js = "application/x-www-form-urlencoded", "application/json"
-	tests := []struct{ name, kind, body string }{
-		{"another field", js, `{"text":"` + ph + `"}`},
-		{"deeper", js, `{"x":{"token":"` + ph + `"}}`},
-		{"less deep", js, `{"secret":"` + ph + `"}`},
-		{"a key", js, `{"` + ph + `":"token"}`},
-		{"a part of the value", js, `{"token":"Bearer ` + ph + `"}`},
-		{"the beginning of the value", js, `{"token":"` + ph + `x"}`},
-		{"a value in a text", js, `{"x":"{\"token\":\"` + ph + `\"}"}`},
-		{"the field twice, then another", js, `{"token":"` + ph + `","to":"` + ph + `"}`},
-		{"another parameter", form, "to=" + ph},
-		{"a part of the parameter", form, "client_secret=" + ph + "x&a=b"},
-		{"a parameter's name", form, ph + "=client_secret"},
-		{"a file of that name", fileKind, file},
-		{"another part", otherKind, other},
-		{"the name of a part", headKind, head},
-		{"base64 in the field", js, `{"token":"c2s6` + "eHg" + `","x":"` + ph + `"}`},
+	tests := []struct {
+		name, kind, body string
+		own              bool // what is found first is a value that is not the placeholder
+	}{
+		{"another field", js, `{"text":"` + ph + `"}`, false},
+		{"deeper", js, `{"x":{"token":"` + ph + `"}}`, false},
+		{"less deep", js, `{"secret":"` + ph + `"}`, false},
+		{"a key", js, `{"` + ph + `":"token"}`, false},
+		{"a part of the value", js, `{"token":"Bearer ` + ph + `"}`, true},
+		{"the beginning of the value", js, `{"token":"` + ph + `x"}`, true},
+		{"a value in a text", js, `{"x":"{\"token\":\"` + ph + `\"}"}`, false},
+		{"the field twice, then another", js, `{"token":"` + ph + `","to":"` + ph + `"}`, false},
+		{"another parameter", form, "to=" + ph, false},
+		{"a part of the parameter", form, "client_secret=" + ph + "x&a=b", true},
+		{"a parameter's name", form, ph + "=client_secret", false},
+		{"a file of that name", fileKind, file, false},
+		{"another part", otherKind, other, false},
+		{"the name of a part", headKind, head, false},
+		{"base64 in the field", js, `{"token":"c2s6` + "eHg" + `","x":"` + ph + `"}`, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			sent, _, err := sendBody(t, k, tt.kind, strings.NewReader(tt.body))
-			wantDenied(t, err, rules.PlaceholderLeak)
+			want := rules.PlaceholderLeak
+			if tt.own {
+				want = rules.ForeignCredential
+			}
+			wantDenied(t, err, want)
 			if strings.Contains(sent, ph) {
 				t.Error("the placeholder was sent")
 			}
@@ -227,7 +234,7 @@ func TestAnyCutOfABodyGivesTheSame(t *testing.T) {
 		for range n {
 			items = append(items, map[string]any{
 				"a":     rapid.StringMatching(`[a-z"\\{}:, ]{0,20}`).Draw(rt, "text"),
-				"token": rapid.SampledFrom([]string{ph, "mine", ph[:10]}).Draw(rt, "token"),
+				"token": rapid.SampledFrom([]string{ph, ""}).Draw(rt, "token"),
 				"z":     rapid.SampledFrom([]any{nil, 1.5, true, []any{}, map[string]any{"token2": "x"}}).Draw(rt, "z"),
 			})
 		}
@@ -249,6 +256,83 @@ func TestAnyCutOfABodyGivesTheSame(t *testing.T) {
 			rt.Fatalf("%v\nsent %q\nwant %q", err, sent, expect)
 		}
 	})
+}
+
+// TestOwnKeyInABody: CR-14. What stands in a declared field and is not the
+// placeholder is a key of the caller's own.
+func TestOwnKeyInABody(t *testing.T) {
+	k, g := newBodyKit(t)
+	mpKind, mp := multipartBody(t, "token", "ATTACKER")
+	const form, js = "application/x-www-form-urlencoded", "application/json"
+	tests := []struct{ kind, body string }{
+		{js, `{"token":"ATTACKER"}`},
+		{js, `{"token":"` + g.Placeholder + `","auth":{"client":{"secret":"ATTACKER"}}}`},
+		{form, "client_secret=ATTACKER"},
+		{mpKind, mp},
+		{js, `{"x":"` + strings.Repeat("y", 100<<10) + `","token":"ATTACKER"}`}, // while it streams
+	}
+	for _, tt := range tests {
+		sent, _, err := sendBody(t, k, tt.kind, strings.NewReader(tt.body))
+		wantDenied(t, err, rules.ForeignCredential)
+		if strings.Contains(sent, "ATTACKER") {
+			t.Errorf("%.60q was sent", sent)
+		}
+	}
+}
+
+// TestKeysIn: CR-14. Where else an API takes keys its document says; the second
+// request of each pair is the twin, to a host whose document says nothing.
+func TestKeysIn(t *testing.T) {
+	k := newKit(t)
+	k.stop()
+	k.creds[0].KeysIn = []policyfile.Field{
+		{Kind: "cookie", Name: "session"}, {Kind: "param", Name: "key"}, {Kind: "header", Name: "X-Legacy"},
+		{Kind: "form", Name: "api_key"}, {Kind: "json", Name: "auth.token"},
+	}
+	k.start()
+	k.grant("cell1", "run1", "api", "key")
+	const form, js = "application/x-www-form-urlencoded", "application/json"
+	tests := []struct {
+		name, query string
+		header      []string
+		kind, body  string
+		foreign     bool
+	}{
+		{"cookie", "", []string{"Cookie", "lang=en; session=ATTACKER"}, "", "", true},
+		{"parameter", "?a=b&key=ATTACKER", nil, "", "", true},
+		{"parameter, escaped", "?%6bey=ATTACKER", nil, "", "", true},
+		{"header, with underscores", "", []string{"x_legacy", "ATTACKER"}, "", "", true},
+		{"form", "", nil, form, "a=b&api_key=ATTACKER", true},
+		{"JSON", "", nil, js, `{"auth":{"token":"ATTACKER"}}`, true},
+		{"another cookie", "", []string{"Cookie", "lang=en; sessions=x; session="}, "", "", false},
+		{"another parameter", "?keys=1&key=", nil, "", "", false},
+		{"another field", "", nil, form, "api_keys=1&api_key=&x=api_key", false},
+		{"another body", "", nil, "text/plain", "api_key=1", false},
+	}
+	for _, tt := range tests {
+		for _, host := range []string{"api.test", "key.test"} {
+			r := request("POST", "https://"+host+"/v1/x"+tt.query, tt.header...)
+			if tt.body != "" {
+				r.Header.Set("Content-Type", tt.kind)
+				r.Body = io.NopCloser(strings.NewReader(tt.body))
+			}
+			p, err := admit(t, "cell1", "run1", r, k.client.Find("cell1", r))
+			if err == nil {
+				err = k.client.Inject(t.Context(), p, r)
+			}
+			sent := ""
+			if err == nil && tt.body != "" {
+				var b []byte
+				b, err = io.ReadAll(r.Body)
+				sent = string(b)
+			}
+			if tt.foreign && host == "api.test" {
+				wantDenied(t, err, rules.ForeignCredential)
+			} else if err != nil || sent != tt.body {
+				t.Errorf("%s at %s: %v, sent %q", tt.name, host, err, sent)
+			}
+		}
+	}
 }
 
 func FuzzFields(f *testing.F) {

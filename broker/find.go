@@ -25,6 +25,7 @@ type finder struct {
 	// owner holds the grant of each placeholder: first those that identify their
 	// grants, in order, then the others, which may stand nowhere.
 	owner []int
+	own   []ownPlaces // of each grant
 	// document says of each placeholder whether it is the id of a document.
 	document []bool
 }
@@ -44,6 +45,7 @@ func newFinder(grants []control.Grant) *finder {
 	}
 	for i, g := range grants {
 		add(g.Placeholder, i, false)
+		f.own = append(f.own, ownPlacesOf(g.Place.Own))
 	}
 	for i, g := range grants {
 		for _, v := range g.More {
@@ -172,7 +174,7 @@ func (l *look) field(key string, values []string) {
 		switch {
 		case !inQuery(p) && p.Header != "" && sameField(key, p.Header):
 			l.inPlace(i, key, values)
-		case ownKey:
+		case ownKey, filled && l.f.own[i].inField(key, values):
 			l.seen[i] |= seenForeign // whether that matters the policy knows
 		}
 	}
@@ -221,6 +223,9 @@ func (l *look) param(part string) {
 	bound, ownKey := -1, isKeyParam(part)
 	for i := range l.f.grants {
 		g := &l.f.grants[i]
+		if l.f.own[i].inParam(part) {
+			l.seen[i] |= seenForeign
+		}
 		if g.Place.Type == "aws-sigv4" {
 			if l.presigned(i, part) {
 				bound = i

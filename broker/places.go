@@ -1,16 +1,18 @@
 package broker
 
 import (
+	"slices"
 	"strings"
 
+	"sallyport/rules/policyfile"
 	"sallyport/rules/target"
 )
 
 // keyFields are header fields in which APIs take keys. On a host with a
 // credential, a caller's own key in any of them is refused, whichever of them
 // the credential itself uses: an allowed API must not become a drop box for
-// somebody else's account (CR-14). Cookies are not among them: APIs set them on
-// clients that did not ask.
+// somebody else's account (CR-14). Cookies are not among them, unless a document
+// says so (keys_in): APIs set them on clients that did not ask.
 var keyFields = []string{
 	"Authorization", "X-Authorization", "X-Forwarded-Authorization", "Authentication",
 	"X-Api-Key", "Api-Key", "Apikey", "X-Apikey", "X-Api-Token", "Api-Token", "X-Api-Secret", "X-Access-Token", "Access-Token",
@@ -27,6 +29,51 @@ var keyFields = []string{
 var keyParams = []string{
 	"api_key", "api-key", "apikey", "access_token", "auth_token", "private_token", "client_secret", "subscription-key",
 	"x-amz-signature", "x-amz-credential", "x-amz-security-token", "x-goog-signature", "x-goog-credential",
+}
+
+// ownPlaces are further places in which the API of a credential takes keys, as its
+// document says: names that mean other things elsewhere.
+type ownPlaces struct{ headers, cookies, params []string }
+
+func ownPlacesOf(text string) (o ownPlaces) {
+	for _, f := range policyfile.Fields(text) {
+		switch f.Kind {
+		case "header":
+			o.headers = append(o.headers, f.Name)
+		case "cookie":
+			o.cookies = append(o.cookies, f.Name)
+		case "param":
+			o.params = append(o.params, f.Name)
+		}
+	}
+	return o
+}
+
+// inField reports whether a header field that is not empty holds a caller's own key.
+func (o *ownPlaces) inField(key string, values []string) bool {
+	for _, name := range o.headers {
+		if sameField(key, name) {
+			return true
+		}
+	}
+	if len(o.cookies) == 0 || !sameField(key, "Cookie") {
+		return false
+	}
+	for _, line := range values {
+		for pair := range strings.SplitSeq(line, ";") {
+			name, value, _ := strings.Cut(strings.Trim(pair, " \t"), "=")
+			if value != "" && slices.Contains(o.cookies, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// inParam reports whether a part of the query holds a caller's own key.
+func (o *ownPlaces) inParam(part string) bool {
+	_, value, _ := strings.Cut(part, "=")
+	return value != "" && slices.ContainsFunc(o.params, func(name string) bool { return target.ParamNamed(part, name) })
 }
 
 // canonicalKeyFields is keyFields for the usual case of a canonical name.

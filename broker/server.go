@@ -192,7 +192,7 @@ func (s *Server) readCells() {
 func (s *Server) fitting(cell, run string, grants []control.Grant) (fit []control.Grant) {
 	for _, g := range grants {
 		b := s.credential(g.Credential)
-		if b == nil || b.revoked || b.scheme.Place() != g.Place || checkPlaceholders(g) != nil {
+		if b == nil || b.revoked || b.place() != g.Place || checkPlaceholders(g) != nil {
 			s.cfg.Log.Error("a grant no longer fits its credential and is dropped", "cell", cell, "run", run, "credential", g.Credential)
 			continue
 		}
@@ -285,7 +285,7 @@ func (s *Server) grantOne(ctx context.Context, name string) (control.Grant, erro
 		return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
 	}
 	defer v.Wipe()
-	g := control.Grant{Credential: name, Place: b.scheme.Place()}
+	g := control.Grant{Credential: name, Place: b.place()}
 	shapes := []string{string(v.Reveal())}
 	if s, ok := b.scheme.(sign.Shaper); ok {
 		if shapes, err = s.Shapes(v); err != nil {

@@ -93,6 +93,9 @@ type Place struct {
 	// Name is what a type needs to know besides: the account of a shared key, or
 	// the member of a token answer.
 	Name string `json:"name,omitempty"`
+	// Own are further places in which the API takes keys, a line each, kind and
+	// name with a colon between them.
+	Own string `json:"own,omitempty"`
 }
 
 const maxFile = 1 << 20

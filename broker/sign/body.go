@@ -12,7 +12,7 @@ import (
 
 // body puts the secret into fields of the body, where the placeholder stands. The
 // gateway does it: the body streams past it.
-type body struct{ fields []policyfile.BodyField }
+type body struct{ fields []policyfile.Field }
 
 func newBody(s policyfile.Scheme) (Scheme, error) {
 	if len(s.Body) == 0 {
@@ -22,7 +22,7 @@ func newBody(s policyfile.Scheme) (Scheme, error) {
 }
 
 func (b body) Place() control.Place {
-	return control.Place{Type: "body", Name: policyfile.JoinBodyFields(b.fields)}
+	return control.Place{Type: "body", Name: policyfile.JoinFields(b.fields)}
 }
 
 // Check implements [Scheme]: the secret is text, in whatever field it goes into.

@@ -20,10 +20,13 @@ type Credential struct {
 	Digest      string // of the file's bytes
 	Scheme             // how it signs
 	Endpoints   []Endpoint
-	Source      Source
-	Env         string // placeholder.env, "" if the sandbox gets no placeholder
-	SecretEnv   string // placeholder.secret_env, of types with a pair of keys
-	EnvFile     bool   // placeholder.file: Env holds the path of a file with a document
+	// KeysIn are further places in which the API takes keys: a caller's own in one
+	// of them is refused.
+	KeysIn    []Field
+	Source    Source
+	Env       string // placeholder.env, "" if the sandbox gets no placeholder
+	SecretEnv string // placeholder.secret_env, of types with a pair of keys
+	EnvFile   bool   // placeholder.file: Env holds the path of a file with a document
 }
 
 // Endpoint is one place where a credential may go. Empty Methods and Paths
@@ -90,6 +93,7 @@ func (f *file) readCredential(root *ast.MappingNode, c *Credential) {
 		})},
 		{name: "source", required: true, read: f.source(&c.Source)},
 		{name: "placeholder", read: f.placeholder(c)},
+		{name: "keys_in", read: f.keysIn(&c.KeysIn)},
 	}...)
 	seen := f.mapping(root, "a credential", keys)
 	if m := seen["metadata"]; m != nil {

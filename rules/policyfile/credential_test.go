@@ -32,7 +32,7 @@ func TestParseCredential(t *testing.T) {
 		{"type: bearer\n", policyfile.Scheme{Type: policyfile.Bearer}},
 		{"type: basic\nbasic: {username: bot}\n", policyfile.Scheme{Type: policyfile.Basic, Username: "bot"}},
 		{"type: header\nheader: {name: x-api-key, prefix: \"Token \"}\n", policyfile.Scheme{Type: policyfile.Header, Header: "X-Api-Key", Prefix: "Token "}},
-		{"type: body\nbody: {json: [a.b], form: [c], multipart: [\"d e\"]}\n", policyfile.Scheme{Type: policyfile.Body, Body: []policyfile.BodyField{
+		{"type: body\nbody: {json: [a.b], form: [c], multipart: [\"d e\"]}\n", policyfile.Scheme{Type: policyfile.Body, Body: []policyfile.Field{
 			{Kind: "json", Name: "a.b"}, {Kind: "form", Name: "c"}, {Kind: "multipart", Name: "d e"},
 		}}},
 		{"type: query\nquery: {param: key}\n", policyfile.Scheme{Type: policyfile.Query, Param: "key"}},
@@ -102,6 +102,21 @@ func TestParseCredential(t *testing.T) {
 		if diff := cmp.Diff(tt.want, c.Scheme); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.lines, diff)
 		}
+	}
+}
+
+// TestParseKeysIn: CR-14.
+func TestParseKeysIn(t *testing.T) {
+	c, err := policyfile.ParseCredential("c.yaml", credential("type: bearer\n"+rest+"keys_in: {headers: [X-Old], cookies: [sid], params: [key], json: [a.b], form: [c], multipart: [d]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []policyfile.Field{{Kind: "header", Name: "X-Old"}, {Kind: "cookie", Name: "sid"}, {Kind: "param", Name: "key"}, {Kind: "json", Name: "a.b"}, {Kind: "form", Name: "c"}, {Kind: "multipart", Name: "d"}}
+	if d := cmp.Diff(want, c.KeysIn); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if d := cmp.Diff(want, policyfile.Fields(policyfile.JoinFields(want))); d != "" {
+		t.Errorf("read back (-want +got):\n%s", d)
 	}
 }
 
@@ -186,6 +201,8 @@ func TestCredentialErrors(t *testing.T) {
 		{"", rest + "type: body\n", []place{{1, 1, "type body needs body: {json: …}"}}},
 		{"", rest + "type: body\nbody: {}\n", []place{{7, 7, "names no field"}}},
 		{"", rest + "type: body\nbody: {json: [\"\"]}\n", []place{{7, 7, "names no field"}, {7, 15, "empty text"}}},
+		{"CR-14", rest + "type: bearer\nkeys_in: {}\n", []place{{7, 10, "names nothing"}}},
+		{"CR-14", rest + "type: bearer\nkeys_in: {headers: [\"X Y\"], cookie: [a]}\n", []place{{7, 21, "not the name"}, {7, 29, `did you mean "cookies"?`}}},
 		{"HT-15", rest + "type: query\nquery: {param: \"a&b\"}\n", []place{{7, 16, "not the name of a parameter"}}},
 		{"", rest + "type: query\nquery: {parm: a}\n", []place{{7, 8, "has no param"}, {7, 9, `did you mean "param"?`}}},
 		{"", rest + "type: bearer\noauth2-client: {client_id: a}\n", []place{{7, 16, "is for type oauth2-client"}}},

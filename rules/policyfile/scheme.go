@@ -55,7 +55,7 @@ type Scheme struct {
 	Prefix   string // header: stands before the secret
 	Username string // basic
 	Param    string // query: the parameter's name
-	Body     []BodyField
+	Body     []Field
 	OAuth2   OAuth2 // those that ask a token endpoint
 	Google   Google // gcp-service-account
 	AWS      AWS    // aws-sigv4
