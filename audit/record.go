@@ -17,19 +17,23 @@ const (
 	PolicyLoad Kind = "policy.load"
 	// PolicyRefuse says that a file was not put in force; Policy names what still is.
 	PolicyRefuse Kind = "policy.refuse"
-	CellUp       Kind = "cell.up"
-	CellDown     Kind = "cell.down"
-	RunStart     Kind = "run.start"
-	RunEnd       Kind = "run.end"
-	DNS          Kind = "dns"        // a query and its answer
-	Admit        Kind = "admit"      // written before acting
-	Refuse       Kind = "refuse"     // nothing was done
-	Done         Kind = "done"       // what became of an admit; Ref names it
-	Credential   Kind = "credential" // use, refusal, leak
-	Bypass       Kind = "bypass"     // packets that went for another way out
-	Gap          Kind = "gap"        // records that are known to be missing
-	Anchor       Kind = "anchor"     // checkpoints do not reach their anchor, or do again
-	Ship         Kind = "ship"       // records do not reach a collector, or do again
+	// AccessAsked is a sandbox's request for what it was refused (Ref); AccessDecided
+	// is what a person made of it.
+	AccessAsked   Kind = "access.asked"
+	AccessDecided Kind = "access.decided"
+	CellUp        Kind = "cell.up"
+	CellDown      Kind = "cell.down"
+	RunStart      Kind = "run.start"
+	RunEnd        Kind = "run.end"
+	DNS           Kind = "dns"        // a query and its answer
+	Admit         Kind = "admit"      // written before acting
+	Refuse        Kind = "refuse"     // nothing was done
+	Done          Kind = "done"       // what became of an admit; Ref names it
+	Credential    Kind = "credential" // use, refusal, leak
+	Bypass        Kind = "bypass"     // packets that went for another way out
+	Gap           Kind = "gap"        // records that are known to be missing
+	Anchor        Kind = "anchor"     // checkpoints do not reach their anchor, or do again
+	Ship          Kind = "ship"       // records do not reach a collector, or do again
 )
 
 // Schema is the version of the record format.

@@ -136,6 +136,7 @@ func TestInternal(t *testing.T) {
 		{"GET", "/v1/denials?last=0", 400, "from 1 to"},
 		{"GET", "/v1/denials?last=x", 400, "from 1 to"},
 		{"POST", "/v1/requests", 501, "No approver is configured"},
+		{"GET", "/v1/requests", 200, "[]"},
 		{"DELETE", "/v1/policy", 405, "read with GET"},
 		{"GET", "/metrics", 404, "nothing here"},
 		{"TRACE", "/", 403, "method_not_allowed"},

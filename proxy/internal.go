@@ -39,6 +39,11 @@ type Help struct {
 	Policy func(cell string) (text string, ok bool)
 	// Denials returns a cell's last refusals, the newest first.
 	Denials func(ctx context.Context, cell string, last int) ([]Denied, error)
+	// Ask takes a cell's request for what it was refused, with the reason that it
+	// gives. An [*AskError] is for the sandbox. Nil: nobody can answer.
+	Ask func(ctx context.Context, cell, request, reason string) (Asked, error)
+	// Asked lists a cell's requests for access.
+	Asked func(cell string) []Asked
 }
 
 type cellKey struct{}
@@ -68,6 +73,7 @@ real; the gateway puts the real ones in, where the policy says so.
   GET  http://sallyport.internal/v1/denials?last=10   what was refused lately, and why
   POST http://sallyport.internal/v1/requests          ask a human for more:
        {"request":"<the id in the refusal>","reason":"<why you need it>"}
+  GET  http://sallyport.internal/v1/requests          what became of it
 `
 
 // ServeHTTP implements http.Handler.
@@ -77,13 +83,14 @@ func (h *Help) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
 	case r.URL.Path == requestsPath && r.Method == http.MethodPost:
-		problem(w, http.StatusNotImplemented, "No approver is configured: nobody can answer a request for access here. "+
-			"Go on with what the policy allows, and tell the person who started this run what you needed and why.")
+		h.ask(w, r)
 	case !read:
 		w.Header().Set("Allow", "GET, HEAD")
 		problem(w, http.StatusMethodNotAllowed, "This address is read with GET.")
 	case r.URL.Path == "/":
 		text(w, helpText)
+	case r.URL.Path == requestsPath:
+		h.asked(w, r)
 	case r.URL.Path == policyPath:
 		h.policy(w, r)
 	case r.URL.Path == denialsPath:

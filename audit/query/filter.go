@@ -167,7 +167,7 @@ var closed = map[string][]string{
 	"question": {"resolve", "connect", "hello", "fetch", "reach"},
 	"listener": {"transparent", "explicit", "dns"},
 	"kind": {
-		string(audit.LogOpen), string(audit.LogClose), string(audit.LogPack), string(audit.LogRetain), string(audit.PolicyLoad), string(audit.PolicyRefuse), string(audit.CellUp), string(audit.CellDown),
+		string(audit.LogOpen), string(audit.LogClose), string(audit.LogPack), string(audit.LogRetain), string(audit.PolicyLoad), string(audit.PolicyRefuse), string(audit.AccessAsked), string(audit.AccessDecided), string(audit.CellUp), string(audit.CellDown),
 		string(audit.RunStart), string(audit.RunEnd), string(audit.DNS), string(audit.Admit), string(audit.Refuse), string(audit.Done),
 		string(audit.Credential), string(audit.Bypass), string(audit.Gap), string(audit.Anchor), string(audit.Ship),
 	},

@@ -121,9 +121,10 @@ type gateway struct {
 	dialer  *dial.Dialer
 	broker  *broker.Client
 	ca      *certs.CA
-	floor   string // digest of the floor, "" for none
+	floor   string         // digest of the floor, "" for none
 	bodies  *capture.Store // nil: none are kept
 	keepFor time.Duration  // of records and bodies; 0 is for ever
+	access  live.Access
 	since   time.Time
 	trials  sync.Map // tests of credentials under way: cell → gate.Identity
 	metrics *metrics
@@ -172,6 +173,9 @@ func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Log
 		return nil, errors.Join(err, g.records.Close())
 	}
 	if g.health, err = listenHealth(ctx, cfg.Metrics); err != nil {
+		return nil, errors.Join(err, g.records.Close())
+	}
+	if err := g.restoreAccess(); err != nil {
 		return nil, errors.Join(err, g.records.Close())
 	}
 	if err := g.attachAll(ctx); err != nil {
@@ -223,7 +227,7 @@ func (g *gateway) attachFile(ctx context.Context, f *control.CellFile) error {
 		return fmt.Errorf("attaching cell %s: %w", f.Cell, err)
 	}
 	g.broker.Attach(*f)
-	err = g.table.Attach(live.Cell{Identity: gate.Identity{Cell: f.Cell, Run: f.Run, Policy: p.rules}, Addr: f.Sandbox})
+	err = g.table.Attach(live.Cell{Identity: gate.Identity{Cell: f.Cell, Run: f.Run, Policy: g.approvedLocked(p, f.Run)}, Addr: f.Sandbox})
 	if err != nil {
 		g.broker.Detach(f.Cell)
 		return fmt.Errorf("attaching cell %s: %w", f.Cell, err)
@@ -313,6 +317,7 @@ func (g *gateway) serve(ctx context.Context, socks *sockets) error {
 		func(ctx context.Context) error { return px.ServeExplicit(ctx, socks.explicit) },
 		func(ctx context.Context) error { return ns.Serve(ctx, socks.dnsPacket, socks.dnsStream) },
 		func(ctx context.Context) error { return serveHTTP(ctx, ctl, socks.control) },
+		g.expire,
 	}
 	if g.health != nil {
 		servers = append(servers, func(ctx context.Context) error { return g.serveHealth(ctx, g.health) })

@@ -50,7 +50,7 @@ func (g *gateway) reload(ctx context.Context, f *control.CellFile) error {
 	if err := g.enforceLocked(ctx, p, &audit.Record{Kind: audit.PolicyLoad, Cell: f.Cell, Run: f.Run, Policy: f.Policy, Data: raw}); err != nil {
 		return err
 	}
-	c := live.Cell{Identity: gate.Identity{Cell: f.Cell, Run: f.Run, Policy: p.rules}, Addr: f.Sandbox}
+	c := live.Cell{Identity: gate.Identity{Cell: f.Cell, Run: f.Run, Policy: g.approvedLocked(p, f.Run)}, Addr: f.Sandbox}
 	if err := g.table.Attach(c); err != nil {
 		return err
 	}

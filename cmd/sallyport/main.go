@@ -130,7 +130,7 @@ that are allowed; every decision goes into a tamper-evident log.`,
 		return usage(hint(err, "%s --help", c.CommandPath()))
 	})
 	root.AddCommand(newUp(), newDown(), newRun(), newPS(), newStatus(), newReconcile(), newDoctor(), newDemo(),
-		newImage(), newPolicy(), newPreset(), newCredential(), newAudit(), newCA(), newEnv(), newGateway(), newBroker(), newShipper(), newGuest())
+		newImage(), newPolicy(), newPreset(), newAccess(), newCredential(), newAudit(), newCA(), newEnv(), newGateway(), newBroker(), newShipper(), newGuest())
 	return root
 }
 

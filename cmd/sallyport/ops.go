@@ -11,6 +11,7 @@ import (
 	"sallyport/audit"
 	"sallyport/control"
 	"sallyport/proxy"
+	"sallyport/rules/live"
 )
 
 // What the launcher and the commands ask of the gateway, each a POST of JSON.
@@ -84,6 +85,10 @@ func (g *gateway) handler() http.Handler {
 		}
 		return empty{}, nil
 	}))
+	mux.Handle("POST /v1/access", control.Handle(rootOnly, func(_ context.Context, in accessIn) ([]live.Ask, error) {
+		return g.access.List(in.Run), nil
+	}))
+	mux.Handle("POST /v1/access/decide", control.Handle(rootOnly, g.decideAccess))
 	mux.Handle("POST /v1/credentials", control.Handle(rootOnly, func(context.Context, empty) (empty, error) {
 		return empty{}, g.reloadCredentials()
 	}))
@@ -138,6 +143,7 @@ func (g *gateway) detach(ctx context.Context, cell string) {
 	}
 	delete(g.files, cell)
 	g.gate.Forget(id.Run)
+	g.access.Forget(id.Run)
 	if err := g.names.Forget(cell); err != nil {
 		g.log.Error("forgetting a cell's names", "cell", cell, "cause", err)
 	}

@@ -84,7 +84,7 @@ func (g *gateway) proxyServer(changed <-chan struct{}) (*proxy.Server, error) {
 		Dial: g.dialer.Dial, Forward: g.forward, Leaf: g.ca.Leaf,
 		Find: g.broker.Find, Inject: g.broker.Inject,
 		Keep:     g.keepBodies,
-		Internal: &proxy.Help{Policy: g.policyText, Denials: g.denials},
+		Internal: &proxy.Help{Policy: g.policyText, Denials: g.denials, Ask: g.askAccess, Asked: g.askedFor},
 		Changed:  changed, Log: g.log, Now: time.Now,
 	})
 }

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"sallyport/audit"
+	"sallyport/proxy"
+	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/live"
+	"sallyport/rules/policyfile"
+)
+
+const askedPolicy = `rules:
+  - {id: one, reason: r, allow: {host: one.example.com, paths: ["/v1/**"]}}
+  - {id: never-pay, reason: r, deny: {host: one.example.com, paths: ["/v1/pay"]}}
+never:
+  - {host: "*.corp.example"}
+`
+
+// refused asks the gate and returns the id of the refusal.
+func (st *stage) refused(cell, asked string) string {
+	st.t.Helper()
+	req, err := policyfile.ParseRequest(asked)
+	st.must(err)
+	req.Cell = cell
+	p, err := st.gateway.gate.Admit(st.t.Context(), req)
+	var d *gate.DeniedError
+	if !errors.As(err, &d) {
+		st.t.Fatalf("%s is %+v, %v", asked, p.Decision(), err)
+	}
+	return d.ID
+}
+
+// admitted asks the policy in force.
+func (st *stage) admitted(cell, asked string) rules.Decision {
+	st.t.Helper()
+	req, err := policyfile.ParseRequest(asked)
+	st.must(err)
+	id, _ := st.gateway.table.Identity(cell)
+	req.Now = time.Now().Unix()
+	return id.Policy.Follow(req)
+}
+
+func (st *stage) ask(cell, refusal, why string) (proxy.Asked, error) {
+	return st.gateway.askAccess(st.t.Context(), cell, refusal, why)
+}
+
+func (st *stage) decide(in decideIn) (a live.Ask, err error) {
+	in.By = "tester"
+	err = callGateway(st.t.Context(), st.inst, "/v1/access/decide", in, &a)
+	return a, err
+}
+
+// TestAccess: what no rule allows is asked for, approved, in force for its time,
+// recorded, known after a restart, and taken back.
+func TestAccess(t *testing.T) {
+	st := newStage(t)
+	st.write("p.yaml", policyText(askedPolicy))
+	st.attach("aaaaaaaa", "run-a", "p.yaml")
+	st.attach("bbbbbbbb", "run-b", "p.yaml")
+	const wanted = "GET https://docs.example.com/guide"
+	a, err := st.ask("aaaaaaaa", st.refused("aaaaaaaa", wanted), "to read the guide")
+	st.must(err)
+	again, err := st.ask("aaaaaaaa", st.refused("aaaaaaaa", wanted), "again")
+	if err != nil || again.ID != a.ID {
+		t.Errorf("the same, again: %+v, %v", again, err)
+	}
+	var list []live.Ask
+	st.must(callGateway(t.Context(), st.inst, "/v1/access", accessIn{}, &list))
+	if len(list) != 1 || list[0].State != live.Asked || list[0].Why != "to read the guide" || list[0].Host != "docs.example.com" {
+		t.Fatalf("%+v", list)
+	}
+	got, err := st.decide(decideIn{ID: a.ID, Approve: true, Seconds: 3600})
+	st.must(err)
+	d := st.admitted("aaaaaaaa", wanted)
+	if d.Verdict == rules.Deny || d.Scope != "approval" || !strings.HasPrefix(d.Rule, "access-") || d.Policy != st.force("aaaaaaaa") {
+		t.Errorf("%+v", d)
+	}
+	for cell, asked := range map[string]string{"bbbbbbbb": wanted, "aaaaaaaa": "GET https://docs.example.com/other"} {
+		if d := st.admitted(cell, asked); d.Verdict != rules.Deny {
+			t.Errorf("%s %s: %+v", cell, asked, d)
+		}
+	}
+	if d := st.admitted("aaaaaaaa", "POST https://docs.example.com/guide"); d.Verdict != rules.Deny {
+		t.Errorf("another method: %+v", d)
+	}
+	asked, decided := st.records(audit.AccessAsked), st.records(audit.AccessDecided)
+	if len(asked) != 1 || len(decided) != 1 || asked[0].ID != a.ID || asked[0].Ref != a.Request || decided[0].Ref != a.ID ||
+		decided[0].Rule != d.Rule || decided[0].Scope != "approval" || !strings.Contains(string(decided[0].Data), `"by":"tester"`) {
+		t.Errorf("%+v\n%+v", asked, decided)
+	}
+	// A gateway that starts anew knows it from the log.
+	fresh := &gateway{inst: st.inst}
+	st.must(fresh.restoreAccess())
+	if restored, ok := fresh.access.Get(a.ID); !ok || restored.State != live.Approved || !restored.Until.Equal(got.Until) || len(fresh.access.Rules("run-a", time.Now())) != 1 {
+		t.Errorf("restored %+v", restored)
+	}
+	// The policy is read again, and the approval stays.
+	st.write("p.yaml", policyText(askedPolicy+"tests: [{request: \"GET https://x.example/\", expect: deny}]\ndns: {denied: nxdomain}\n"))
+	var out reloadOut
+	st.must(callUp(t.Context(), st.inst, "/v1/reload", &out))
+	if d := st.admitted("aaaaaaaa", wanted); d.Scope != "approval" || d.Verdict == rules.Deny || d.Policy != st.force("aaaaaaaa") {
+		t.Errorf("after a reload: %+v", d)
+	}
+	if _, err := st.decide(decideIn{ID: a.ID, Approve: true, Seconds: 60}); err == nil {
+		t.Error("approved twice")
+	}
+	_, err = st.decide(decideIn{ID: a.ID})
+	st.must(err)
+	if d := st.admitted("aaaaaaaa", wanted); d.Verdict != rules.Deny {
+		t.Errorf("taken back: %+v", d)
+	}
+}
+
+// TestAccessEnds: what an approval let through is judged again at its end.
+func TestAccessEnds(t *testing.T) {
+	st := newStage(t)
+	st.write("p.yaml", policyText(askedPolicy))
+	st.attach("aaaaaaaa", "run-a", "p.yaml")
+	a, err := st.ask("aaaaaaaa", st.refused("aaaaaaaa", "GET https://docs.example.com/"), "x")
+	st.must(err)
+	got, err := st.decide(decideIn{ID: a.ID, Approve: true, Seconds: 60})
+	st.must(err)
+	changed := make(chan struct{}, 1)
+	defer st.gateway.table.Notify(changed)()
+	st.gateway.endApprovals(got.Until.Add(-2*time.Second), got.Until.Add(-time.Second))
+	select {
+	case <-changed:
+		t.Error("judged again before its end")
+	default:
+	}
+	st.gateway.endApprovals(got.Until.Add(-time.Second), got.Until)
+	select {
+	case <-changed:
+	default:
+		t.Error("not judged again at its end")
+	}
+	id, _ := st.gateway.table.Identity("aaaaaaaa")
+	req, err := policyfile.ParseRequest("GET https://docs.example.com/")
+	st.must(err)
+	if req.Now = got.Until.Unix(); id.Policy.Follow(req).Reason != rules.RuleExpired {
+		t.Errorf("at its end: %+v", id.Policy.Follow(req))
+	}
+}
+
+// TestAccessRefuses what no approval can change, and what would break a promise.
+func TestAccessRefuses(t *testing.T) {
+	st := newStage(t)
+	st.write("p.yaml", policyText(askedPolicy))
+	st.attach("aaaaaaaa", "run-a", "p.yaml")
+	status := func(err error) int {
+		var e *proxy.AskError
+		if !errors.As(err, &e) {
+			return 0
+		}
+		return e.Status
+	}
+	if _, err := st.ask("aaaaaaaa", st.refused("aaaaaaaa", "GET https://one.example.com/v1/pay"), "x"); status(err) != http.StatusForbidden {
+		t.Errorf("what a rule denies: %v", err)
+	}
+	if _, err := st.ask("aaaaaaaa", "01JJX0000000000000000000H0", "x"); status(err) != http.StatusNotFound {
+		t.Errorf("a refusal that was not: %v", err)
+	}
+	st.attach("bbbbbbbb", "run-b", "p.yaml")
+	if _, err := st.ask("bbbbbbbb", st.refused("aaaaaaaa", "GET https://b.example/"), "x"); status(err) != http.StatusNotFound {
+		t.Errorf("a refusal of another run: %v", err)
+	}
+	a, err := st.ask("aaaaaaaa", st.refused("aaaaaaaa", "GET https://db.corp.example/"), "x")
+	st.must(err)
+	if _, err := st.decide(decideIn{ID: a.ID, Approve: true, Seconds: 60}); err == nil || !strings.Contains(err.Error(), "would break: never") {
+		t.Errorf("what must never be admitted: %v", err)
+	}
+	a, err = st.ask("aaaaaaaa", st.refused("aaaaaaaa", "GET https://c.example/x"), "x")
+	st.must(err)
+	for name, in := range map[string]decideIn{
+		"no time":          {Approve: true},
+		"too long":         {Approve: true, Seconds: int64(8 * 24 * time.Hour / time.Second)},
+		"no pattern":       {Approve: true, Seconds: 60, Paths: []string{"/a/../b"}},
+		"another path":     {Approve: true, Seconds: 60, Paths: []string{"/y"}},
+		"another method":   {Approve: true, Seconds: 60, Methods: []string{"POST"}},
+		"a method in need": {Approve: true, Seconds: 60, Methods: []string{"get"}},
+	} {
+		in.ID = a.ID
+		if got, err := st.decide(in); err == nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if n := len(st.records(audit.AccessDecided)); n != 0 {
+		t.Errorf("%d decisions are recorded", n)
+	}
+	// No more wait than anybody will look at.
+	for i := range 30 {
+		_, err = st.ask("aaaaaaaa", st.refused("aaaaaaaa", "GET https://"+string(rune('a'+i%26))+strings.Repeat("x", i/26)+".many.example/"), "x")
+	}
+	if status(err) != http.StatusTooManyRequests {
+		t.Errorf("the thirtieth: %v", err)
+	}
+}
+
+// TestAskOverHTTP is what a sandbox meets.
+func TestAskOverHTTP(t *testing.T) {
+	var got []string
+	h := &proxy.Help{Ask: func(_ context.Context, _, request, why string) (proxy.Asked, error) {
+		got = append(got, request+" "+why)
+		if request == "no" {
+			return proxy.Asked{}, &proxy.AskError{Status: http.StatusForbidden, Text: "No approval can change this."}
+		}
+		return proxy.Asked{ID: "A", Request: request, State: "asked"}, nil
+	}}
+	for _, tt := range []struct {
+		body   string
+		status int
+	}{
+		{`{"request":"R","reason":"be\u001bcause"}`, http.StatusAccepted},
+		{`{"request":"no","reason":"x"}`, http.StatusForbidden},
+		{`{"request":"R"}`, http.StatusBadRequest},
+		{`{"request":"R","reason":"x","more":1}`, http.StatusBadRequest},
+		{`{"request":"R","reason":"` + strings.Repeat("x", 501) + `"}`, http.StatusBadRequest},
+		{`nonsense`, http.StatusBadRequest},
+		{strings.Repeat(" ", 5000) + `{"request":"R","reason":"x"}`, http.StatusBadRequest},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/requests", strings.NewReader(tt.body)))
+		if w.Code != tt.status {
+			t.Errorf("%.60s: %d %s", tt.body, w.Code, w.Body)
+		}
+		var out proxy.Asked
+		if w.Code == http.StatusAccepted && (json.Unmarshal(w.Body.Bytes(), &out) != nil || out.ID != "A") {
+			t.Errorf("%s", w.Body)
+		}
+	}
+	if len(got) != 2 || got[0] != "R be cause" {
+		t.Errorf("%q", got)
+	}
+}

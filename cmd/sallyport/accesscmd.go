@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/rules/live"
+)
+
+func newAccess() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "access",
+		Short: "Answer what running sandboxes ask for",
+		Long: `A sandbox that was refused something can ask for it. An approval is an allow rule for that one
+run: exactly the host and port, method and path that were refused, unless others are named. It
+expires. It beats no deny rule, of the policy, the run or the floor, and no statement under never;
+it grants no credential. Asking and decision are in the log (access.asked, access.decided).`,
+		Example: `  sallyport access ls
+  sallyport access approve 01JJX0000000000000000000H0 --for 1h
+  sallyport access deny 01JJX0000000000000000000H0 --note "use the mirror"`,
+		Args: exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newAccessLs(), newAccessApprove(), newAccessDeny())
+	return c
+}
+
+func newAccessLs() *cobra.Command {
+	var all bool
+	var run string
+	c := &cobra.Command{
+		Use:     "ls",
+		Short:   "List what sandboxes ask for",
+		Example: "  sallyport access ls\n  sallyport access ls --all -o json",
+		Args:    exactArgs(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			inst, asJSON, err := rootCommand(c)
+			if err != nil {
+				return err
+			}
+			var list []live.Ask
+			if err := callGateway(c.Context(), inst, "/v1/access", accessIn{run}, &list); err != nil {
+				return err
+			}
+			shown := []live.Ask{}
+			for i := range list {
+				if all || list[i].State == live.Asked {
+					shown = append(shown, list[i])
+				}
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), shown)
+			}
+			if len(shown) == 0 {
+				fmt.Fprintln(c.OutOrStdout(), "nobody waits for an answer")
+				return nil
+			}
+			for i := range shown {
+				printAsk(c, &shown[i])
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "those that are decided too")
+	c.Flags().StringVar(&run, "run", "", "of this run only")
+	addOutput(c)
+	return c
+}
+
+// printAsk tells of one request on a few lines: paths and reasons are long.
+func printAsk(c *cobra.Command, a *live.Ask) {
+	w := c.OutOrStdout()
+	fmt.Fprintf(w, "%s  %s  %s\n", a.ID, a.State, a.Time.UTC().Format(time.RFC3339))
+	fmt.Fprintf(w, "  %s %s:%d%s\n", a.Method, a.Host, a.Port, a.Path)
+	fmt.Fprintf(w, "  run %s, refused with %s\n", a.Run, a.Reason)
+	fmt.Fprintf(w, "  it says: %q\n", a.Why)
+	if a.State != live.Asked {
+		fmt.Fprintf(w, "  decided by %s", a.By)
+		if a.State == live.Approved {
+			fmt.Fprintf(w, ", until %s", a.Until.UTC().Format(time.RFC3339))
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+func newAccessApprove() *cobra.Command {
+	in := decideIn{Approve: true}
+	var held time.Duration
+	c := &cobra.Command{
+		Use:   "approve ID",
+		Short: "Let a sandbox do what it asked for, for a while",
+		Example: `  sallyport access approve 01JJX0000000000000000000H0
+  sallyport access approve 01JJX0000000000000000000H0 --for 8h --path "/v1/items/**" --method GET`,
+		Args: exactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if held < time.Second || held > live.MaxApproval {
+				return usage(hint(fmt.Errorf("--for %v: an approval holds for 1s to %v", held, live.MaxApproval), "--for 1h"))
+			}
+			in.ID, in.Seconds = args[0], int64(held/time.Second)
+			return decideAccess(c, in)
+		},
+	}
+	c.Flags().DurationVar(&held, "for", time.Hour, "how long it holds, at most 168h")
+	c.Flags().StringArrayVar(&in.Methods, "method", nil, "a method; default: the one that was refused")
+	c.Flags().StringArrayVar(&in.Paths, "path", nil, "a path pattern; default: the path that was refused")
+	c.Flags().StringVar(&in.Note, "note", "", "for the sandbox and the log")
+	addOutput(c)
+	return c
+}
+
+func newAccessDeny() *cobra.Command {
+	var in decideIn
+	c := &cobra.Command{
+		Use:     "deny ID",
+		Short:   "Refuse what a sandbox asked for, or take an approval back",
+		Example: `  sallyport access deny 01JJX0000000000000000000H0 --note "use the mirror"`,
+		Args:    exactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			in.ID = args[0]
+			return decideAccess(c, in)
+		},
+	}
+	c.Flags().StringVar(&in.Note, "note", "", "for the sandbox and the log")
+	addOutput(c)
+	return c
+}
+
+func decideAccess(c *cobra.Command, in decideIn) error {
+	inst, asJSON, err := rootCommand(c)
+	if err != nil {
+		return err
+	}
+	who := asker()
+	in.By = fmt.Sprintf("%s (uid %d)", who.User, who.UID)
+	var a live.Ask
+	if err := callGateway(c.Context(), inst, "/v1/access/decide", in, &a); err != nil {
+		return hint(err, "%s", inst.typed("access ls --all"))
+	}
+	if asJSON {
+		return printJSON(c.OutOrStdout(), a)
+	}
+	printAsk(c, &a)
+	return nil
+}
