@@ -61,8 +61,12 @@ func (c *Client) Answer(ctx context.Context, p gate.Pass, r *http.Request) (*htt
 	if len(form) > maxTokenForm || !shows(g, r.Header.Get("Authorization"), form) {
 		return nil, denied(p, rules.ForeignCredential, errors.New("the request for a token does not show itself with the placeholder"))
 	}
-	if _, reason, err := c.ask(ctx, p, g.Place, message{}); err != nil {
+	ans, reason, err := c.ask(ctx, p, g.Place, message{})
+	if err != nil {
 		return nil, denied(p, reason, err)
+	}
+	if err := c.tell(ctx, p, ans.Minted); err != nil {
+		return nil, err
 	}
 	body, err := tokenAnswer(g)
 	if err != nil {

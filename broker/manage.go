@@ -162,8 +162,24 @@ func trial(c policyfile.Credential, now time.Time) (sign.Request, error) {
 	if r.Path, err = target.ParsePath(path); err != nil {
 		return sign.Request{}, err
 	}
-	if c.Type == policyfile.AWSSigV4 { // as an SDK in a sandbox would ask
-		r.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=x/"+now.UTC().Format("20060102")+"/"+c.AWS.Regions[0]+"/"+c.AWS.Services[0]+"/aws4_request, ")
+	return asSandbox(c, r)
+}
+
+// asSandbox makes r what an SDK in a sandbox would send: schemes that list what
+// they sign for take it from there.
+func asSandbox(c policyfile.Credential, r sign.Request) (sign.Request, error) {
+	day := r.Now.UTC().Format(time.DateOnly)
+	switch c.Type {
+	case policyfile.AWSSigV4:
+		r.Header.Set("Authorization", signatures["aws-sigv4"]+" Credential=x/"+strings.ReplaceAll(day, "-", "")+"/"+c.AWS.Regions[0]+"/"+c.AWS.Services[0]+"/aws4_request, ")
+	case policyfile.VolcengineV4:
+		r.Header.Set("Authorization", signatures["volcengine-v4"]+" Credential=x/"+strings.ReplaceAll(day, "-", "")+"/"+c.Cloud.Regions[0]+"/"+c.Cloud.Services[0]+"/request, ")
+	case policyfile.TencentTC3:
+		r.Header.Set("Authorization", signatures["tencent-tc3"]+" Credential=x/"+day+"/"+c.Cloud.Services[0]+"/tc3_request, ")
+	case policyfile.OCIRegistry: // its paths are a registry's or nothing
+		var err error
+		r.Path, err = target.ParsePath("/v2/")
+		return r, err
 	}
 	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"sallyport/broker"
 	"sallyport/control"
 	"sallyport/rules"
 	"sallyport/rules/policyfile"
@@ -92,6 +93,21 @@ func TestVendorSignatures(t *testing.T) {
 				t.Errorf("the body is %q, %v", b, err)
 			}
 		})
+	}
+}
+
+// TestDrySignatures: a test of a credential that lists several services signs for
+// the first.
+func TestDrySignatures(t *testing.T) {
+	for _, c := range clouds {
+		if len(c.scheme.Cloud.Services) > 0 {
+			c.scheme.Cloud.Services = append(c.scheme.Cloud.Services, "another")
+		}
+		k, _ := newCloudKit(t, c.scheme, c.secret)
+		var out broker.Tested
+		if err := k.admin.Call(t.Context(), "/v1/credentials/test", broker.Named{Credential: "api"}, &out); err != nil || !slices.Contains(out.Headers, "Authorization") {
+			t.Errorf("%s: %+v, %v", c.scheme.Type, out, err)
+		}
 	}
 }
 
