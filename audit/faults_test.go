@@ -26,7 +26,8 @@ type faultFS struct {
 	left int // how many more times it fails; -1 is for ever
 	hits int
 
-	written [][]byte // to segments
+	errno   syscall.Errno // what it says; 0 is ENOSPC of writes, EIO of the rest
+	written [][]byte      // to segments
 }
 
 type when int
@@ -92,6 +93,9 @@ func (f *faultFile) WriteAt(p []byte, off int64) (int, error) {
 		n, _ = f.File.WriteAt(p, off)
 	case short:
 		n, _ = f.File.WriteAt(p[:len(p)/2], off)
+	}
+	if f.fs.errno != 0 {
+		return n, &fs.PathError{Op: "write", Path: f.path, Err: f.fs.errno}
 	}
 	return n, &fs.PathError{Op: "write", Path: f.path, Err: syscall.ENOSPC}
 }
@@ -309,6 +313,43 @@ func TestFaultMendsItself(t *testing.T) {
 		t.Errorf("last record is %v, want the gap", k)
 	}
 	mustAppend(t, l, admit(2))
+}
+
+// TestEachErrorStopsTheLogAndIsTold: whatever the file system says, records are
+// refused with it, the log goes on when it is over, and the gap tells why.
+func TestEachErrorStopsTheLogAndIsTold(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.EFBIG, syscall.ENODEV, syscall.ESTALE} {
+		for _, w := range []when{before, after, short} {
+			fsys := faultFS{errno: errno}
+			cfg := config(t).WithOpener(fsys.open)
+			cfg.Interval = time.Millisecond // it tries by itself
+			l := mustOpen(t, cfg)
+			g := ledger{map[string]bool{}, map[string]bool{}}
+			fsys.arm("write", ".jsonl", w, -1)
+			for i := range 5 {
+				if err := g.append(t, l, i); !errors.Is(err, errno) {
+					t.Errorf("Append = %v, want %v", err, errno)
+				}
+			}
+			if err := l.Ready(); !errors.Is(err, errno) {
+				t.Errorf("Ready = %v, want %v", err, errno)
+			}
+			fsys.arm("", "", 0, 0)
+			eventually(t, func() bool { return l.Ready() == nil })
+			if err := g.append(t, l, 10); err != nil {
+				t.Errorf("Append when %v is over: %v", errno, err)
+			}
+			mustClose(t, l)
+			recs := records(t, cfg.Dir)
+			g.check(t, recs)
+			if gap := recs[1]; gap.Kind != audit.Gap || !strings.Contains(gap.Error, errno.Error()) || !strings.Contains(string(gap.Data), `"refused":5`) {
+				t.Errorf("the gap of %v: %+v", errno, gap)
+			}
+			if r := mustVerify(t, cfg, l.Verifier()); !r.Whole() {
+				t.Errorf("Verify: %v", r)
+			}
+		}
+	}
 }
 
 // eventually waits for what another goroutine does on its own clock.

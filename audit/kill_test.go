@@ -57,19 +57,20 @@ func TestKilledChild(t *testing.T) {
 	select {} // until it is killed
 }
 
-// TestKill kills a writer at random moments: whatever it was told is written
+// TestKill kills a writer 200 times at random moments: whatever it was told is written
 // is there, in its place, and the log goes on.
 func TestKill(t *testing.T) {
 	base := tempDir(t)
 	want := map[uint64]string{}
 	rng := rand.New(rand.NewPCG(3, 4))
-	for round := range 20 {
+	const rounds = 200
+	for round := range rounds {
 		durability := audit.Process
 		if round%4 == 3 {
 			durability = audit.Disk
 		}
-		killOnce(t, base, durability, 1+rng.IntN(800), time.Duration(rng.IntN(2000))*time.Microsecond, want)
-		if round%5 == 4 { // the parent writes for a while in between
+		killOnce(t, base, durability, 1+rng.IntN(200), time.Duration(rng.IntN(2000))*time.Microsecond, want)
+		if round%10 == 9 { // the parent writes for a while in between
 			cfg := audit.Config{Dir: base + "/audit", KeyFile: base + "/key", Now: time.Now, Interval: time.Hour}
 			l := mustOpen(t, cfg)
 			if r := mustVerify(t, cfg, l.Verifier()); r.Torn > 0 || r.Covered != r.Records {
@@ -93,7 +94,7 @@ func TestKill(t *testing.T) {
 			t.Errorf("record %d (%s) was acknowledged, and is not there", seq, path)
 		}
 	}
-	if gaps != 20 {
+	if gaps != rounds {
 		t.Errorf("%d gap records, want one for each kill", gaps)
 	}
 	t.Logf("%d records, %d of them acknowledged", len(recs), len(want))
