@@ -68,8 +68,11 @@ func (c *clientConn) CloseWrite() error {
 
 // reset closes so that the client learns at once that this was no ordinary end.
 func (c *clientConn) reset() {
-	if t, ok := c.Conn.(*net.TCPConn); ok {
+	switch t := c.Conn.(type) {
+	case *net.TCPConn:
 		_ = t.SetLinger(0)
+	case *h2Stream:
+		t.abort()
 	}
 	_ = c.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 
@@ -38,6 +39,7 @@ func (s *Server) ServeExplicit(ctx context.Context, ln net.Listener) error {
 // admitted serves a client of the explicit listener, until it asks for a
 // stream; that it gets on the same goroutine.
 func (r *run) admitted(ctx context.Context, st *stream, door http.Handler) {
+	st.door = true
 	r.serveHTTP1(ctx, st, st.conn, func(ctx context.Context, _ *stream, w http.ResponseWriter, req *http.Request) {
 		req.URL.Scheme = "" // see door; what was asked for is read from RequestURI
 		door.ServeHTTP(w, req.WithContext(ctx))
@@ -86,6 +88,7 @@ func (l doorLog) Printf(format string, args ...any) {
 // connectRequest opens the stream that a CONNECT asks for.
 func (r *run) connectRequest(ctx context.Context, st *stream) {
 	// From here on it is a stream like one of the other listener's.
+	st.door = false
 	st.hijacked.Store(false)
 	st.heads.Store(0)
 	st.requests.Store(0)
@@ -105,7 +108,20 @@ func (r *run) connectRequest(ctx context.Context, st *stream) {
 }
 
 // connectReply is the answer to a CONNECT, which is given once.
-type connectReply struct{ proto, authority string } // sandbox-controlled
+type connectReply struct {
+	proto, authority string              // sandbox-controlled
+	w                http.ResponseWriter // over HTTP/2; nil over HTTP/1
+}
+
+// accept says that the stream is open.
+func (c *connectReply) accept(st *stream) error {
+	if c.w != nil {
+		c.w.WriteHeader(http.StatusOK)
+		return http.NewResponseController(c.w).Flush()
+	}
+	_, err := st.conn.Write([]byte(c.line() + "200 Connection established\r\n\r\n"))
+	return err
+}
 
 // accepted tells the client that its stream is open. A stream to a denied
 // place is accepted where the refusal can be said inside, and refused where
@@ -126,7 +142,7 @@ func (st *stream) accepted(ctx context.Context) bool {
 		return true
 	}
 	st.reply = nil
-	if _, err := st.conn.Write([]byte(reply.line() + "200 Connection established\r\n\r\n")); err != nil {
+	if err := reply.accept(st); err != nil {
 		st.finish(ctx, fmt.Errorf("answering CONNECT: %w", err))
 		return false
 	}
@@ -163,6 +179,12 @@ func (c *connectReply) write(st *stream, d denial) {
 	d.header(h)
 	h.Set("Content-Type", textPlain)
 	h.Set("Content-Length", fmt.Sprint(len(body)))
+	if c.w != nil {
+		maps.Copy(c.w.Header(), h)
+		c.w.WriteHeader(d.status)
+		_, _ = st.conn.Write([]byte(body))
+		return
+	}
 	h.Set("Connection", "close")
 	w := bufio.NewWriter(st.conn)
 	_, _ = fmt.Fprintf(w, "%s%d %s\r\n", c.line(), d.status, d.sentence)

@@ -46,6 +46,7 @@ type http1 struct {
 	now    atomic.Pointer[exchange] // which net/http/httptrace tells of
 	readBy time.Time                // the deadline that is set for reading
 	last   string                   // the method before
+	h2     bool                     // it turned out to be HTTP/2
 
 	timer *time.Timer
 	mu    sync.Mutex // guards the rest, and whose turn it is to read
@@ -69,7 +70,15 @@ func (r *run) serveHTTP1(ctx context.Context, st *stream, conn net.Conn, handle 
 	defer st.onCut(nil)
 	for c.next() {
 	}
-	if !st.hijacked.Load() {
+	switch {
+	case c.h2:
+		c.deadline(noDeadline)
+		st.h2 = true
+		st.conn.early = append(c.in.Unread(), st.conn.early...)
+		if !r.inner.feed.put(st.conn) {
+			st.finish(ctx, errShutdown)
+		}
+	case !st.hijacked.Load():
 		_ = c.conn.Close() // in TLS it says so
 		st.finish(ctx, nil)
 	}
@@ -92,6 +101,11 @@ func (c *http1) got1xx(code int, h textproto.MIMEHeader) error {
 func (c *http1) next() bool {
 	if !c.await() {
 		return false
+	}
+	if c.last == "" && c.st.door {
+		if c.h2, _ = c.in.Starts(h2Preface); c.h2 {
+			return false // an error shows again in a moment
+		}
 	}
 	if c.last == http.MethodPost {
 		if c.in.SkipLineEnds(); c.in.Buffered() == 0 {

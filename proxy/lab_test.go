@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -21,10 +22,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/net/http2"
 
 	"sallyport/audit"
 	"sallyport/certs"
@@ -84,6 +87,7 @@ type lab struct {
 	inject  func(context.Context, gate.Pass, *http.Request) error
 
 	upstream *http.Transport
+	door     *http2.Transport // to the explicit listener, made at its first use
 	origin   *originCA
 }
 
@@ -363,6 +367,65 @@ func (l *lab) connect(ctx context.Context, hostport string) (net.Conn, error) {
 	return &buffered{c, br}, nil
 }
 
+// connect2 opens a stream by CONNECT over HTTP/2, of which a lab's are all on
+// one connection; a refusal is an error with its status.
+func (l *lab) connect2(_ context.Context, hostport string) (net.Conn, error) {
+	l.mu.Lock()
+	if l.door == nil {
+		l.door = &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, _, addr string, _ *tls.Config) (net.Conn, error) {
+			return sandboxDial(ctx, addr)
+		}}
+		l.t.Cleanup(l.door.CloseIdleConnections)
+	}
+	l.mu.Unlock()
+	up, w := io.Pipe()
+	ctx, cancel := context.WithCancel(context.Background()) // without the caller's traces
+	req := (&http.Request{Method: http.MethodConnect, URL: &url.URL{Scheme: "http", Host: l.explicitAddr}, Host: hostport, Body: up}).WithContext(ctx)
+	resp, err := l.door.RoundTrip(req)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	if resp.StatusCode != 200 {
+		cancel()
+		return nil, fmt.Errorf("CONNECT: %s", resp.Status)
+	}
+	return &h2Conn{ReadCloser: resp.Body, w: w, cancel: cancel}, nil
+}
+
+// h2Conn is a client's end of a stream by connect2. It knows no deadlines.
+type h2Conn struct {
+	io.ReadCloser
+	w      *io.PipeWriter
+	cancel context.CancelFunc
+}
+
+func (c *h2Conn) Read(b []byte) (int, error) {
+	n, err := c.ReadCloser.Read(b)
+	if _, ok := errors.AsType[http2.StreamError](err); ok {
+		err = syscall.ECONNRESET // RST_STREAM is to a stream what RST is to a connection
+	}
+	return n, err
+}
+func (c *h2Conn) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	if errors.Is(err, io.ErrClosedPipe) {
+		return len(b), nil // answered before all was said: the answer is to be read
+	}
+	return n, err
+}
+func (c *h2Conn) CloseWrite() error { return c.w.Close() }
+func (c *h2Conn) Close() error {
+	err := errors.Join(c.w.Close(), c.ReadCloser.Close())
+	c.cancel()
+	return err
+}
+func (c *h2Conn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (c *h2Conn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (c *h2Conn) SetDeadline(time.Time) error      { return nil }
+func (c *h2Conn) SetReadDeadline(time.Time) error  { return nil }
+func (c *h2Conn) SetWriteDeadline(time.Time) error { return nil }
+
 // buffered is a connection of which some was read already.
 type buffered struct {
 	net.Conn
@@ -408,7 +471,7 @@ func absoluteClient(l *lab) *http.Client {
 }
 
 func ways() []way {
-	flow, connect := (*lab).flow, (*lab).connect
+	flow, connect, connect2 := (*lab).flow, (*lab).connect, (*lab).connect2
 	return []way{
 		{"transparent tls h1", true, false, tlsClient(flow, false), flow},
 		{"transparent tls h2", true, true, tlsClient(flow, true), flow},
@@ -416,6 +479,9 @@ func ways() []way {
 		{"connect tls h1", true, false, tlsClient(connect, false), connect},
 		{"connect tls h2", true, true, tlsClient(connect, true), connect},
 		{"connect http", false, false, tlsClient(connect, false), connect},
+		{"connect over h2, tls h1", true, false, tlsClient(connect2, false), connect2},
+		{"connect over h2, tls h2", true, true, tlsClient(connect2, true), connect2},
+		{"connect over h2, http", false, false, tlsClient(connect2, false), connect2},
 		{"absolute form", false, false, absoluteClient, nil},
 	}
 }

@@ -25,7 +25,7 @@ const (
 type run struct {
 	*Server
 	listener string
-	inner    served // the requests inside terminated streams that speak HTTP/2
+	inner    served // HTTP/2: the requests inside terminated streams, and CONNECT
 	open     sync.WaitGroup
 	draining atomic.Bool // no further request is taken
 }
@@ -54,7 +54,11 @@ func (s *Server) ServeTransparent(ctx context.Context, ln net.Listener) error {
 func (s *Server) newRun(ctx context.Context, name string, ln net.Listener) *run {
 	r := &run{Server: s, listener: name}
 	r.inner = r.newServed(context.WithoutCancel(ctx), ln, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		r.serveInspected(req.Context(), streamFrom(req.Context()), w, req)
+		if st := streamFrom(req.Context()); st.door {
+			r.connectH2(w, req)
+		} else {
+			r.serveInspected(req.Context(), st, w, req)
+		}
 	}))
 	return r
 }
@@ -149,7 +153,8 @@ func (r *run) accept(ctx context.Context, ln net.Listener, take func(net.Conn)) 
 func (r *run) newServed(base context.Context, ln net.Listener, h http.Handler) served {
 	t, l := r.cfg.Timeouts, r.cfg.Limits
 	protocols := new(http.Protocols)
-	protocols.SetHTTP2(true) // by ALPN only: never in the clear (HW-01)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true) // for a door; no other stream comes here in the clear (HW-01)
 	return served{feed: newFeed(ln.Addr()), Server: &http.Server{
 		Protocols:         protocols,
 		Handler:           h,

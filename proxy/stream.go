@@ -33,6 +33,7 @@ type stream struct {
 	leafErr  error           // why there is no certificate
 	secure   bool            // terminated TLS
 	h2       bool
+	door     bool          // of the explicit listener, from which streams are asked for
 	reply    *connectReply // answers a CONNECT that was not answered yet
 
 	over     bool         // beyond a limit: refuse whatever comes

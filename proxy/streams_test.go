@@ -25,7 +25,7 @@ import (
 
 // opens are the two ways to a stream.
 func opens() map[string]func(*lab, context.Context, string) (net.Conn, error) {
-	return map[string]func(*lab, context.Context, string) (net.Conn, error){"transparent": (*lab).flow, "connect": (*lab).connect}
+	return map[string]func(*lab, context.Context, string) (net.Conn, error){"transparent": (*lab).flow, "connect": (*lab).connect, "connect over h2": (*lab).connect2}
 }
 
 // wantRefusal expects one record, a refusal.
@@ -584,6 +584,7 @@ func TestNothingIsLeft(t *testing.T) {
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		l.upstream.CloseIdleConnections() // those in the pool are to stay, and streams that end put more there
+		l.door.CloseIdleConnections()
 		after := open()
 		if after <= before {
 			break

@@ -95,6 +95,26 @@ func (r *Reader) Begin() (whole bool, err error) {
 	return endOfBlock(r.buf[r.r:r.w], 0) > 0, nil
 }
 
+// Starts reports whether what comes begins with prefix, which is shorter than
+// the buffer. It reads no further than it has to, and consumes nothing.
+func (r *Reader) Starts(prefix string) (bool, error) {
+	r.take()
+	for {
+		b := r.buf[r.r:r.w]
+		if n := min(len(b), len(prefix)); string(b[:n]) != prefix[:n] {
+			return false, nil
+		} else if n == len(prefix) {
+			return true, nil
+		}
+		if !r.slide(bufferSize) {
+			return false, ErrTooLarge
+		}
+		if err := r.fill(); err != nil {
+			return false, err
+		}
+	}
+}
+
 // Release gives the buffer back if nothing is in it.
 func (r *Reader) Release() {
 	if r.r == r.w && r.buf != nil {
