@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/broker"
+	"sallyport/broker/needle"
 	"sallyport/control"
 	"sallyport/rules/policyfile"
 )
@@ -200,6 +201,14 @@ func TestPeersAreToldApart(t *testing.T) {
 	p := serve(t, dir, ln)
 	defer p.kill(t)
 	grants, revoke := opCall{Op: "/v1/grants", In: grantCell1}, opCall{Op: "/v1/revoke", In: `{"cell":"cell1"}`}
+	for _, op := range []string{"test", "refresh", "revoke"} {
+		managed := opCall{Op: "/v1/credentials/" + op, In: `{"credential":"api"}`}
+		for _, uid := range []uint32{strangerUID, gatewayUID, brokerUID} {
+			if c := call(t, uid, socket, managed)[0]; c.Err == "" || c.Out != "" {
+				t.Errorf("user %d may %s: %q", uid, op, c.Out)
+			}
+		}
+	}
 	inject, list := opCall{Op: "/v1/inject", In: injectCell1}, opCall{Op: "/v1/credentials", In: `{}`}
 	refused := func(who string, done []opCall) {
 		t.Helper()
@@ -328,9 +337,40 @@ func TestKilledBrokerComesBack(t *testing.T) {
 	}
 }
 
+// TestACrashShowsNothing: CR-30, LG-04. What Go prints when a process is made to
+// crash names functions and addresses; no secret is among them.
+func TestACrashShowsNothing(t *testing.T) {
+	dir, socket, ln := world(t)
+	p := serve(t, dir, ln)
+	if c := call(t, 0, socket, opCall{Op: "/v1/grants", In: grantCell1})[0]; c.Err != "" {
+		t.Fatal(c.Err)
+	}
+	if c := call(t, gatewayUID, socket, opCall{Op: "/v1/inject", In: injectCell1})[0]; !strings.Contains(c.Out, realToken) {
+		t.Fatalf("twin: the secret is not in use: %q, %q", c.Out, c.Err)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGABRT); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.cmd.Wait() // it crashed
+	said := p.errs.String()
+	if !strings.Contains(said, "SIGABRT") || !strings.Contains(said, "goroutine ") {
+		t.Fatalf("it printed no trace: %q", said)
+	}
+	set := needle.NewSet(needle.Spellings([]byte(realToken), nil, 0))
+	if h, ok := needle.Next(set, said, 0); ok || strings.Contains(said, realToken[8:16]) {
+		t.Errorf("the trace shows the secret at octet %d", h.At)
+	}
+	if cores, err := filepath.Glob(filepath.Join(dir, "core*")); err != nil || len(cores) > 0 {
+		t.Errorf("cores: %v, %v", cores, err)
+	}
+}
+
 func TestUnknownPeerIsRefused(t *testing.T) {
 	k := newKit(t)
-	for _, path := range []string{"/v1/grants", "/v1/revoke", "/v1/inject", "/v1/credentials"} {
+	for _, path := range []string{
+		"/v1/grants", "/v1/revoke", "/v1/inject", "/v1/credentials", "/v1/reload", "/v1/certificate", "/v1/handshake",
+		"/v1/credentials/test", "/v1/credentials/refresh", "/v1/credentials/revoke",
+	} {
 		w := &statusOnly{h: http.Header{}}
 		k.server.Handler().ServeHTTP(w, request("POST", "https://broker"+path))
 		if w.status != http.StatusForbidden {

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"sallyport/broker/needle"
 	"sallyport/control"
 	"sallyport/rules"
+	"sallyport/rules/gate"
 	"sallyport/rules/policyfile"
 )
 
@@ -278,7 +281,15 @@ func TestNothingShowsASecret(t *testing.T) {
 			var list broker.Statuses
 			note(list, k.admin.Call(t.Context(), "/v1/credentials", struct{}{}, &list))
 			note(list, nil)
+			for _, op := range []string{"test", "refresh"} {
+				var out json.RawMessage
+				note(out, k.admin.Call(t.Context(), "/v1/credentials/"+op, broker.Named{Credential: name}, &out))
+				note(out, nil)
+			}
 		}
+	}
+	for name := range bad {
+		note(nil, k.admin.Call(t.Context(), "/v1/credentials/revoke", broker.Named{Credential: name}, nil))
 	}
 	note(nil, k.admin.Call(t.Context(), "/v1/inject", map[string]any{"cell": realToken[:0], "unknown": 1}, nil))
 	note(nil, errors.New(k.log.String()))
@@ -293,6 +304,39 @@ func TestNothingShowsASecret(t *testing.T) {
 	if _, ok := needle.Next(set, "Bearer "+realToken, 0); !ok || said.Len() < 1000 {
 		t.Error("twin: the search finds nothing anywhere")
 	}
+}
+
+// BenchmarkSigned tells what a signature adds to a request, from one run: the
+// gateway's half, the unix socket and the broker, with a secret in a file. The
+// figures are medians.
+func BenchmarkSigned(b *testing.B) {
+	k := newKit(b)
+	k.stop()
+	k.tweak = func(c *broker.Config) { c.Now = func() time.Time { return time.Now().Add(time.Minute) } }
+	k.start()
+	k.grant("cell1", "run1", "api", "key")
+	signed, plain := request("GET", "https://api.test/v1/x", "User-Agent", "x"), request("GET", "https://ok.test/v1/x", "User-Agent", "x")
+	ps, pp := pass(b, "cell1", "run1", signed), pass(b, "cell1", "run1", plain)
+	var took [2][]time.Duration
+	for b.Loop() {
+		for i, one := range []struct {
+			r *http.Request
+			p gate.Pass
+		}{{plain, pp}, {signed, ps}} {
+			began := time.Now()
+			if err := k.client.Inject(b.Context(), one.p, one.r); err != nil {
+				b.Fatal(err)
+			}
+			took[i] = append(took[i], time.Since(began))
+		}
+	}
+	for i := range took {
+		slices.Sort(took[i])
+	}
+	median := func(i int) float64 { return float64(took[i][len(took[i])/2].Nanoseconds()) / 1000 }
+	b.ReportMetric(median(0), "unsigned-µs")
+	b.ReportMetric(median(1), "signed-µs")
+	b.ReportMetric(median(1)-median(0), "added-µs")
 }
 
 func BenchmarkInject(b *testing.B) {

@@ -2,6 +2,7 @@ package secret_test
 
 import (
 	"bytes"
+	"encoding/gob"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -70,5 +71,17 @@ func TestRevealAndWipe(t *testing.T) {
 	zero.Wipe()
 	if zero.Len() != 0 || zero.Reveal() != nil {
 		t.Error("the zero Value holds something")
+	}
+}
+
+// TestGob: an encoder that would look into unexported fields is told nothing.
+func TestGob(t *testing.T) {
+	var b bytes.Buffer
+	v := secret.New([]byte("hunter2-hunter2"))
+	if err := gob.NewEncoder(&b).Encode(struct{ Key secret.Value }{v}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(b.String(), "hunter2") || !strings.Contains(b.String(), secret.Redacted) {
+		t.Errorf("gob writes %q", &b)
 	}
 }

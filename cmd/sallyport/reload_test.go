@@ -79,6 +79,12 @@ source: {file: %s}
 // newStage starts everything; its names are this process's own.
 func newStage(t *testing.T) *stage {
 	t.Helper()
+	return newStageWith(t, func(*stage) {})
+}
+
+// newStageWith is newStage after prepare, which finds the directories made.
+func newStageWith(t *testing.T, prepare func(*stage)) *stage {
+	t.Helper()
 	st := &stage{t: t, inst: instance{fmt.Sprintf("sp-rl-%d", os.Getpid())}, dir: t.TempDir()}
 	t.Cleanup(func() {
 		if err := errors.Join(os.RemoveAll(st.inst.run()), os.RemoveAll(st.inst.state())); err != nil {
@@ -90,6 +96,7 @@ func newStage(t *testing.T) *stage {
 	st.must(os.Chmod(st.path("token"), 0o400))
 	st.must(os.Mkdir(st.path("creds"), 0o755))
 	st.write("creds/api.yaml", fmt.Sprintf(stageCredential, st.path("token")))
+	prepare(st)
 	log := slog.New(slog.NewTextHandler(&st.said, nil))
 	s := newSupervisor(st.inst, io.Discard, &st.said)
 	st.must(s.stageCredentials(st.path("creds")))

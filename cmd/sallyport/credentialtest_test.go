@@ -1,0 +1,88 @@
+package main
+
+import (
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"sallyport/audit"
+	"sallyport/broker"
+	"sallyport/control"
+	"sallyport/rules"
+)
+
+// TestLiveTestGoesThroughTheGateway: one request, signed, recorded, scrubbed, and
+// nothing left of the run that it was granted to.
+func TestLiveTestGoesThroughTheGateway(t *testing.T) {
+	const secret = "secret-token-0001" // as the stage has it
+	var saw atomic.Pointer[http.Request]
+	origin := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		saw.Store(r)
+		if r.Header.Get("Authorization") != "Bearer "+secret {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprint(w, "welcome")
+	}))
+	defer origin.Close()
+	st := newStageWith(t, func(st *stage) {
+		ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: origin.Certificate().Raw})
+		st.must(putFile(st.inst.run("upstream-ca.pem"), ca, 0))
+		// Who names this machine's own address says that it is meant.
+		st.must(putFile(st.inst.run("config.yaml"), []byte("apiVersion: sallyport/v1\nkind: Gateway\nhosts: {example.com: [127.0.0.1]}\n"), 0))
+		_, port, err := net.SplitHostPort(origin.Listener.Addr().String())
+		st.must(err)
+		st.write("creds/api.yaml", strings.Replace(fmt.Sprintf(stageCredential, st.path("token")), "host: api.example.com, ports: [443]", "host: 127.0.0.1, ports: ["+port+"]", 1))
+	})
+	var dry broker.Tested
+	st.must(callBroker(t.Context(), st.inst, "/v1/credentials/test", broker.Named{Credential: "api"}, &dry))
+	if saw.Load() != nil || dry.Method != "GET" || dry.Path != "/v1/x" {
+		t.Errorf("the dry test: %+v, the origin saw %v", dry, saw.Load())
+	}
+	refusals := []struct {
+		name string
+		in   tryIn
+		want rules.Reason
+	}{
+		{"a path that the endpoint does not allow", tryIn{Credential: "api", Method: "GET", Path: "/v2/x"}, rules.PathNotAllowed},
+		{"another method", tryIn{Credential: "api", Method: "DELETE", Path: "/v1/x"}, rules.MethodNotAllowed},
+		{"a host that is no endpoint", tryIn{Credential: "api", Method: "GET", Host: "evil.example", Path: "/v1/x"}, ""},
+		{"a path that climbs", tryIn{Credential: "api", Method: "GET", Path: "/v1/../v2"}, rules.PathAmbiguous},
+	}
+	for _, tt := range refusals {
+		out, err := liveTest(t.Context(), st.inst, tt.in)
+		refusal, ok := errors.AsType[*control.Error](err)
+		if !ok || refusal.Reason != string(tt.want) || saw.Load() != nil {
+			t.Errorf("%s: %+v, %v", tt.name, out, err)
+		}
+	}
+	out, err := liveTest(t.Context(), st.inst, tryIn{Credential: "api", Method: "POST", Path: "/v1/x?page=2"})
+	st.must(err)
+	if r := saw.Load(); r == nil || r.Method != "POST" || r.RequestURI != "/v1/x?page=2" || out.Status != http.StatusOK || out.Received != int64(len("welcome")) {
+		t.Errorf("twin: %+v, the origin saw %v", out, r)
+	}
+	var admitted, done bool
+	for _, r := range st.records(audit.Admit) {
+		admitted = admitted || r.ID == out.ID && r.Credential == "api" && r.Method == "POST" && strings.HasPrefix(r.Cell, "test-")
+	}
+	for _, r := range st.records(audit.Done) {
+		done = done || r.Ref == out.ID && r.Status == http.StatusOK
+	}
+	if !admitted || !done {
+		t.Errorf("the log has the request %v, its outcome %v", admitted, done)
+	}
+	var list broker.Statuses
+	st.must(callBroker(t.Context(), st.inst, "/v1/credentials", empty{}, &list))
+	if len(list.Credentials) != 1 || len(list.Credentials[0].Cells) != 0 || list.Credentials[0].Uses != 1 {
+		t.Errorf("afterwards: %+v", list.Credentials)
+	}
+	if strings.Contains(st.said.String(), secret) {
+		t.Error("the log shows the secret")
+	}
+}
