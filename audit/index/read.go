@@ -169,18 +169,17 @@ func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
 			return fmt.Errorf("reading %s: %w", s.Path, err)
 		}
 		// A line that is not finished is left for the next time.
-		if end := errors.Is(err, io.EOF); end || held == batchSize {
-			if held > 0 {
-				sum := sha256.Sum256(last)
-				st.tail, st.size = sum[:], int64(len(last))
-				if err := r.send(ctx, part{recs, st, r.progress(s, st, end)}); err != nil {
-					return err
-				}
-				recs, held = r.records(), 0
+		end := errors.Is(err, io.EOF)
+		if held > 0 && (end || held == batchSize) {
+			sum := sha256.Sum256(last)
+			st.tail, st.size = sum[:], int64(len(last))
+			if err := r.send(ctx, part{recs, st, r.progress(s, st, end)}); err != nil {
+				return err
 			}
-			if end {
-				return nil
-			}
+			recs, held = r.records(), 0
+		}
+		if end {
+			return nil
 		}
 		recs = take(recs, line, &st)
 		last = append(last[:0], line...)

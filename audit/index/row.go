@@ -68,7 +68,6 @@ func those(shared bool, use func(column) string) string {
 }
 
 func declared(c column) string { return c.name + " " + c.is + " NOT NULL" }
-func named(c column) string    { return c.name }
 func asked(column) string      { return "?" }
 
 // names lists all columns, each with something before it.

@@ -104,7 +104,7 @@ func follow(ctx context.Context, dir string, from *Segment, s scanner) error {
 			file.Close()
 		}
 	}()
-	at, toEnd := int64(-1), from == nil
+	at, toEnd, ended := int64(-1), from == nil, false
 	for {
 		// A newer segment is begun only when this one is finished: what is read
 		// after the newer one was seen is all of it.
@@ -130,9 +130,12 @@ func follow(ctx context.Context, dir string, from *Segment, s scanner) error {
 			}
 			continue
 		}
+		if ended {
+			return nil
+		}
 		select {
 		case <-ctx.Done():
-			return nil
+			ended = true // what was written until now is read
 		case <-tick.C:
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -54,9 +55,7 @@ func (o *OTLP) post(ctx context.Context, msg []byte) error {
 	if err != nil {
 		return err
 	}
-	for name, values := range o.Header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, o.Header)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := o.Do(req)
 	if err != nil {

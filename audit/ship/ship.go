@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -265,6 +266,9 @@ func (s *shipper) rejected(ctx context.Context, batch []audit.Record, no *Reject
 	}
 	if err := s.reached(ctx); err != nil {
 		return err
+	}
+	if !slices.ContainsFunc(batch, func(r audit.Record) bool { return r.Kind != audit.Ship }) {
+		return nil // a notice about each notice would never end
 	}
 	n := Notice{Cause: Rejected, Dropped: max(no.Count, 1), First: batch[0].Seq, Last: batch[len(batch)-1].Seq}
 	return s.tell(ctx, n, no.Err.Error())

@@ -165,8 +165,8 @@ func TestEveryRecordIsShippedOnceInOrder(t *testing.T) {
 	l.add(t, 30) // over several segments, while it runs
 	c.until(t, "what was added", func() bool { return len(c.got) == 61 })
 	l.add(t, 3)
-	if err := stop(); err != nil { // what is left is sent at the end
-		t.Fatal(err)
+	if err := stop(); err != nil || len(c.got) != 64 { // what is left is sent at the end
+		t.Fatalf("%d records were shipped, %v, want 64", len(c.got), err)
 	}
 	l.add(t, 3)
 	stop = shipping(t, l.config(c)) // goes on where it was
@@ -251,6 +251,22 @@ func TestWhatACollectorRefusesIsTold(t *testing.T) {
 	want := []ship.Notice{{Target: "test", Cause: ship.Rejected, Dropped: 1, First: 10, Last: 10}}
 	if diff := cmp.Diff(want, c.told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
+	}
+}
+
+// A notice that is refused makes no other: they would never end.
+func TestNoNoticeAboutNotices(t *testing.T) {
+	l, c := newLog(t), newCollector()
+	c.setFail(func([]audit.Record) error { return &ship.RejectedError{Err: errors.New("no")} })
+	cfg := l.config(c)
+	cfg.Tell = func(ctx context.Context, r audit.Record) error {
+		return errors.Join(l.Append(ctx, &r), c.tell(ctx, r)) // as the gateway does
+	}
+	stop := shipping(t, cfg)
+	l.add(t, 3)
+	c.until(t, "the notices", func() bool { return len(c.told) == 4 })
+	if err := stop(); err != nil || len(c.told) != 4 {
+		t.Errorf("told %v, %v, want one notice for each of four records", c.told, err)
 	}
 }
 

@@ -50,32 +50,43 @@ const shipExample = "sallyport up --ship otlp=https://collector.example/v1/logs 
 func parseCollector(text string) (collector, error) {
 	protocol, rest, _ := strings.Cut(text, "=")
 	u, err := url.Parse(rest)
-	c := collector{protocol, u}
 	switch {
 	case err != nil:
 	case u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "":
 		err = errors.New("not an address of a collector")
 	case u.User != nil:
 		err = errors.New("a user and password have no place here: --ship-headers FILE")
-	case protocol == "otlp" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname())):
-		if u.Path == "" || u.Path == "/" {
-			u.Path = "/v1/logs"
-		}
 	case protocol == "otlp":
-		err = errors.New("OTLP goes over https, or over http to this machine")
-	case protocol == "syslog" && u.Scheme == "tls" && u.Path == "":
-		if u.Port() == "" {
-			u.Host = net.JoinHostPort(u.Hostname(), "6514") // RFC 5425, section 4.1
-		}
+		err = otlpURL(u)
 	case protocol == "syslog":
-		err = errors.New("syslog goes to tls://HOST:PORT")
+		err = syslogURL(u)
 	default:
 		err = errors.New("there are otlp=URL and syslog=tls://HOST:PORT")
 	}
 	if err != nil {
-		return c, usage(hint(fmt.Errorf("--ship %s: %w", text, err), "%s", shipExample))
+		return collector{}, usage(hint(fmt.Errorf("--ship %s: %w", text, err), "%s", shipExample))
 	}
-	return c, nil
+	return collector{protocol, u}, nil
+}
+
+func otlpURL(u *url.URL) error {
+	if u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())) {
+		return errors.New("OTLP goes over https, or over http to this machine")
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1/logs"
+	}
+	return nil
+}
+
+func syslogURL(u *url.URL) error {
+	if u.Scheme != "tls" || u.Path != "" {
+		return errors.New("syslog goes to tls://HOST:PORT")
+	}
+	if u.Port() == "" {
+		u.Host = net.JoinHostPort(u.Hostname(), "6514") // RFC 5425, section 4.1
+	}
+	return nil
 }
 
 func isLoopback(host string) bool {
@@ -156,48 +167,54 @@ type identity struct {
 // loadIdentity reads the files of a directory; none of them has to be there.
 func loadIdentity(dir string) (*identity, error) {
 	id := &identity{tls: &tls.Config{MinVersion: tls.VersionTLS12}, header: http.Header{}}
-	pem, err := optional(filepath.Join(dir, shipCA))
-	if err != nil {
-		return nil, err
-	}
-	if pem != nil {
-		if id.tls.RootCAs, err = x509.SystemCertPool(); err != nil {
-			return nil, fmt.Errorf("reading the system's authorities: %w", err)
+	files := map[string][]byte{}
+	for _, name := range []string{shipCA, shipCert, shipKey, shipHeaders} {
+		data, err := optional(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
 		}
-		if !id.tls.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, errors.New("the authority of the collectors holds no certificate")
-		}
+		files[name] = data
 	}
-	cert, err := optional(filepath.Join(dir, shipCert))
-	if err != nil {
+	if err := id.trust(files[shipCA]); err != nil {
 		return nil, err
 	}
-	key, err := optional(filepath.Join(dir, shipKey))
-	if err != nil {
-		return nil, err
-	}
-	if cert != nil || key != nil {
+	if cert, key := files[shipCert], files[shipKey]; cert != nil || key != nil {
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
 			return nil, fmt.Errorf("the certificate that collectors are shown, and its key: %w", err)
 		}
 		id.tls.Certificates = []tls.Certificate{pair}
 	}
-	headers, err := optional(filepath.Join(dir, shipHeaders))
-	if err != nil {
-		return nil, err
+	return id, id.headers(files[shipHeaders])
+}
+
+// trust adds authorities to those of the system.
+func (id *identity) trust(pem []byte) (err error) {
+	if pem == nil {
+		return nil
 	}
-	for line := range strings.Lines(string(headers)) {
+	if id.tls.RootCAs, err = x509.SystemCertPool(); err != nil {
+		return fmt.Errorf("reading the system's authorities: %w", err)
+	}
+	if !id.tls.RootCAs.AppendCertsFromPEM(pem) {
+		return errors.New("the authority of the collectors holds no certificate")
+	}
+	return nil
+}
+
+// headers reads NAME: VALUE lines.
+func (id *identity) headers(text []byte) error {
+	for line := range strings.Lines(string(text)) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), ":")
 		if name == "" && !ok {
 			continue // an empty line
 		}
 		if !ok || strings.TrimSpace(value) == "" {
-			return nil, errors.New("a header for collectors is not NAME: VALUE")
+			return errors.New("a header for collectors is not NAME: VALUE")
 		}
 		id.header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
-	return id, nil
+	return nil
 }
 
 func optional(path string) ([]byte, error) {
