@@ -29,6 +29,8 @@ type answer struct {
 	closing bool // the connection ends with this answer
 	taken   bool // the connection has got another owner
 
+	finished bool
+
 	buf  []byte // the pool's; nil until something is written
 	head int    // octets of the head in it, at its start
 	data int    // where the body's octets begin in it
@@ -42,7 +44,7 @@ type answer struct {
 func (a *answer) begin(c *http1, req *http.Request) {
 	a.c, a.req, a.trailer = c, req, nil
 	a.header = make(http.Header)
-	a.status, a.left, a.bare, a.chunks, a.duplex, a.taken = 0, -1, false, false, false, false
+	a.status, a.left, a.bare, a.chunks, a.duplex, a.taken, a.finished = 0, -1, false, false, false, false, false
 	a.closing = req.Close
 	a.head, a.data, a.end, a.err = 0, 0, 0, nil
 	a.mu.Lock()
@@ -339,8 +341,12 @@ func (a *answer) relay(body io.Reader) (n int64, reading, writing error) {
 	return n, nil, nil
 }
 
-// finish sends the rest of the answer.
+// finish sends the rest of the answer, once.
 func (a *answer) finish() error {
+	if a.finished {
+		return a.err
+	}
+	a.finished = true
 	defer a.free()
 	if a.status == 0 {
 		if a.header["Content-Length"] == nil {

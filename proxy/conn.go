@@ -121,7 +121,10 @@ func (f *feed) Addr() net.Addr { return f.addr }
 const bufferSize = 64 << 10
 
 // buffers is a pool of copy buffers; it is an httputil.BufferPool.
-type buffers struct{ pool sync.Pool }
+type buffers struct {
+	pool     sync.Pool
+	splicing atomic.Int32 // streams that hold a pipe instead
+}
 
 // Get implements httputil.BufferPool.
 func (b *buffers) Get() []byte {

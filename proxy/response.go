@@ -167,6 +167,13 @@ func (x *exchange) passOn(resp *http.Response) {
 		cleanResponse(resp.Trailer)
 		x.passTrailer(resp.Trailer, announced)
 	}
+	if a, ok := x.w.(*answer); ok {
+		// Before the closing record, for which the client need not wait.
+		if err := a.finish(); err != nil {
+			x.err = fmt.Errorf("answering the client: %w", err)
+			panic(http.ErrAbortHandler)
+		}
+	}
 }
 
 func keys(h http.Header) []string {

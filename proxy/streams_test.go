@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/ecdh"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -907,4 +909,63 @@ func TestStreamsOutliveTheirFirstBytes(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestBulkTunnel: what is spliced arrives as it was sent, is counted, and leaves
+// no pipe behind in a tunnel that has become quiet.
+func TestBulkTunnel(t *testing.T) {
+	const size = 24 << 20
+	for name, open := range opens() {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			sums := make(chan [32]byte, 1)
+			l.serveRaw(func(c net.Conn) {
+				h := sha256.New()
+				// Hidden behind plain readers and writers, so that only the gateway splices.
+				_, _ = io.CopyN(h, struct{ io.Reader }{c}, size)
+				sums <- [32]byte(h.Sum(nil))
+				_, _ = io.Copy(struct{ io.Writer }{c}, noise(size, 2))
+				_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // an echo until the end
+			})
+			c, err := open(l, t.Context(), "raw.test:5432")
+			must(t, err)
+			defer c.Close()
+			must(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+			_, err = io.Copy(struct{ io.Writer }{c}, noise(size, 1))
+			must(t, err)
+			if got := <-sums; got != sumOf(t, noise(size, 1)) {
+				t.Error("the origin got something else")
+			}
+			h := sha256.New()
+			_, err = io.CopyN(h, struct{ io.Reader }{c}, size)
+			must(t, err)
+			if [32]byte(h.Sum(nil)) != sumOf(t, noise(size, 2)) {
+				t.Error("the client got something else")
+			}
+			echo(t, c, "and then little")
+			must(t, c.(interface{ CloseWrite() error }).CloseWrite())
+			if rest := readAll(t, c); rest != "" {
+				t.Errorf("at the end %d octets more", len(rest))
+			}
+			little := int64(len("and then little"))
+			got := l.log.await(t, 2)
+			if len(got) != 2 || got[1].Sent != size+little || got[1].Received != size+little || got[1].Error != "" {
+				t.Errorf("records %+v", got)
+			}
+		})
+	}
+}
+
+// noise returns octets that no two pieces of which are alike.
+func noise(size int64, seed byte) io.Reader {
+	r := mathrand.NewChaCha8([32]byte{seed})
+	return io.LimitReader(r, size)
+}
+
+func sumOf(t *testing.T, r io.Reader) [32]byte {
+	t.Helper()
+	h := sha256.New()
+	_, err := io.Copy(h, r)
+	must(t, err)
+	return [32]byte(h.Sum(nil))
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -57,9 +58,10 @@ func relay(client end, early []byte, up io.ReadWriteCloser, pool *buffers) (sent
 		_ = client.Close()
 		_ = up.Close()
 	}
+	var ended atomic.Int32 // directions; after the second both ends are closed anyway
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if received, back = pipe(client.Conn, up, client.touch, pool); back != nil {
+		if received, back = pipe(client.Conn, up, client.touch, pool, &ended); back != nil {
 			fail()
 		}
 	})
@@ -70,7 +72,7 @@ func relay(client end, early []byte, up io.ReadWriteCloser, pool *buffers) (sent
 	}
 	if there == nil {
 		var n int64
-		n, there = pipe(up, client.Conn, client.touch, pool)
+		n, there = pipe(up, client.Conn, client.touch, pool, &ended)
 		sent += n
 	}
 	if there != nil {
@@ -93,12 +95,8 @@ func firstCause(errs ...error) error {
 // pipe copies from src to dst, and then passes the end on. While nothing
 // comes from a socket it holds no buffer: an idle tunnel costs two sockets and
 // two stacks.
-func pipe(dst io.Writer, src io.Reader, touch func(), pool *buffers) (n int64, err error) {
-	bare := src
-	if c, ok := bare.(*clientConn); ok {
-		bare = c.Conn
-	}
-	sys, ok := bare.(syscall.Conn)
+func pipe(dst io.Writer, src io.Reader, touch func(), pool *buffers, ended *atomic.Int32) (n int64, err error) {
+	sys, ok := bareConn(src).(syscall.Conn)
 	if !ok {
 		return pipeSimply(dst, src, pool)
 	}
@@ -106,8 +104,19 @@ func pipe(dst io.Writer, src io.Reader, touch func(), pool *buffers) (n int64, e
 	if err != nil {
 		return 0, err
 	}
+	full := 0 // reads in a row that filled their buffer
 	for {
+		if full >= bulkReads {
+			full = 0
+			k, err := splice(dst, src, touch, pool)
+			if n += k; err != nil {
+				return n, err
+			}
+		}
 		buf, k, err := readWhenReady(raw, pool)
+		if full++; k < len(buf) {
+			full = 0
+		}
 		if k > 0 {
 			touch()
 			var w int
@@ -118,12 +127,22 @@ func pipe(dst io.Writer, src io.Reader, touch func(), pool *buffers) (n int64, e
 			pool.Put(buf)
 		}
 		switch {
+		case errors.Is(err, io.EOF) && ended.Add(1) > 1:
+			return n, nil
 		case errors.Is(err, io.EOF):
 			return n, closeWrite(dst)
 		case err != nil:
 			return n, err
 		}
 	}
+}
+
+// bareConn returns the connection below a clientConn.
+func bareConn(c any) any {
+	if cc, ok := c.(*clientConn); ok {
+		return cc.Conn
+	}
+	return c
 }
 
 // readWhenReady reads what has come, into a buffer that it takes only then.

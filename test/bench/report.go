@@ -42,9 +42,13 @@ func report(w io.Writer, rows []*row, rounds int, d time.Duration) error {
 		if r.floor > 0 {
 			floor = fmt.Sprintf("%.2f", r.floor)
 		}
-		fmt.Fprintf(w, "%-28s %-6s %-6s %8.0f %8.0f %6.2f [%.2f, %.2f]  %5s %5.2f %-6s %.0f/%.0f\n",
+		share := ""
+		if r.broker > 0 {
+			share = fmt.Sprintf(" (broker %.0f)", float64(r.broker.Microseconds())/float64(max(r.ops[ours], 1)))
+		}
+		fmt.Fprintf(w, "%-28s %-6s %-6s %8.0f %8.0f %6.2f [%.2f, %.2f]  %5s %5.2f %-6s %.0f/%.0f%s\n",
 			r.name, r.metric.ref, r.unit, middle(r.ours), middle(r.ref), ratio, slices.Min(r.ratio), slices.Max(r.ratio),
-			floor, r.aim, r.verdict(ratio), r.cost(ours), r.cost(r.metric.ref))
+			floor, r.aim, r.verdict(ratio), r.cost(ours), r.cost(r.metric.ref), share)
 		if r.errs > 0 {
 			fmt.Fprintf(w, "  %d operations failed: %v\n", r.errs, r.err)
 		}

@@ -245,6 +245,7 @@ type row struct {
 	ours, ref, ratio []float64
 	cpu              map[string]time.Duration // of a side, all rounds
 	ops              map[string]int64
+	broker           time.Duration // of that, the broker's
 	errs             int64
 	err              error
 }
@@ -256,9 +257,10 @@ func (r *row) cost(side string) float64 {
 
 // take measures one side once.
 func (b *bench) take(r *row, side string, d time.Duration) float64 {
-	before := b.cpuOf(side)
+	before, aside := b.cpuOf(side), b.parts["broker"].cpu()
 	m := r.run(b, side, d)
 	r.cpu[side] += b.cpuOf(side) - before
+	r.broker += b.parts["broker"].cpu() - aside
 	if m.octets > 0 {
 		r.ops[side] += m.octets / 1e6
 	} else {
