@@ -453,6 +453,10 @@ func FuzzParsePolicy(f *testing.F) {
 	f.Add(readFile(f, "bad.yaml"))
 	f.Add([]byte(head + "rules: []\n"))
 	f.Add([]byte(head + everything))
+	for _, s := range []string{team, orgFloor, narrow} {
+		f.Add([]byte(s))
+	}
+	f.Add([]byte(head + "mode: learn\nlimits: {sent: 1MiB/day}\nrules: [{id: r, reason: x, log: none, allow: {host: a.test, headers: [{name: X-A, equals: b}], query: [{name: q, present: false}]}}]\n"))
 	f.Add([]byte("a: [b, {c: d}]\n? x\n: y\n<<: *z\n"))
 	creds := stripe(f)
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -29,15 +29,30 @@ func (p *PolicyFile) Strict(now int64) error {
 		switch left := r.Expires - now; {
 		case r.Expires == 0 || left > soon:
 		case left <= 0:
-			r.doc.errorf(r.node("expires"), "rule %q has expired: take it out, or renew it", r.ID)
+			r.doc.errorf(r.node("expires"), "rule %q has expired: take it out, or renew it%s", r.ID, r.ask())
 		default:
-			r.doc.errorf(r.node("expires"), "rule %q expires in %d days", r.ID, (left+86399)/86400)
+			r.doc.errorf(r.node("expires"), "rule %q expires in %d days%s", r.ID, (left+86399)/86400, r.ask())
+		}
+		if r.Expires != 0 && r.Owner == "" && r.doc.owner == "" {
+			r.doc.errorf(r.node("expires"), "rule %q expires, and neither it nor its file has an owner who could renew it", r.ID)
 		}
 		if r.Action == rules.AllowAction && admitsNothing(&r.Rule, denies) {
 			r.doc.errorf(r.at, "rule %q admits nothing: deny rules take all of it", r.ID)
 		}
 	}
 	return p.doc.loader.err()
+}
+
+// ask says who can tell whether a rule is still needed.
+func (r *ruleDoc) ask() string {
+	switch {
+	case r.Owner != "":
+		return "; ask " + r.Owner
+	case r.doc.owner != "":
+		return "; ask " + r.doc.owner
+	default:
+		return ""
+	}
 }
 
 // admitsNothing reports a rule of which deny rules leave nothing. What cannot

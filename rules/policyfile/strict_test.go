@@ -7,10 +7,25 @@ import (
 	"sallyport/rules/policyfile"
 )
 
+// TestStrictOwner: a rule that ends has somebody who can say whether it should.
+func TestStrictOwner(t *testing.T) {
+	for owner, want := range map[string]bool{"{name: p}": true, "{name: p, owner: team}": false} {
+		text := "apiVersion: sallyport/v1\nkind: Policy\nmetadata: " + owner + "\nrules: [{id: a, reason: x, allow: {host: a.test}, expires: 2027-01-31}]\n"
+		f, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(text)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = f.Strict(0)
+		if got := err != nil && strings.Contains(err.Error(), `rule "a" expires, and neither it nor its file has an owner`); got != want {
+			t.Errorf("%s: %v", owner, err)
+		}
+	}
+}
+
 func TestStrict(t *testing.T) {
 	const day = 86400
 	text := head + `rules:
-  - {id: fine, reason: x, allow: {host: a.test}, expires: 2027-01-31}
+  - {id: fine, reason: x, owner: eve, allow: {host: a.test}, expires: 2027-01-31}
   - {id: todo, reason: "TODO say why", allow: {host: b.test}}
   - {id: dead, reason: x, allow: {host: c.test, paths: ["/v1/*"]}}
   - {id: half, reason: x, allow: {host: d.test, methods: [GET, PUT]}}
@@ -37,9 +52,9 @@ tests:
 		want string
 	}{
 		{end - 15*day, ""},
-		{end - 14*day, "p.yaml:5:59: rule \"fine\" expires in 14 days"},
+		{end - 14*day, "p.yaml:5:71: rule \"fine\" expires in 14 days; ask eve"},
 		{end - 1, "expires in 1 days"},
-		{end, "p.yaml:5:59: rule \"fine\" has expired"},
+		{end, "p.yaml:5:71: rule \"fine\" has expired: take it out, or renew it; ask eve"},
 	}
 	for _, tt := range tests {
 		f, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(text)}, nil)
