@@ -74,8 +74,12 @@ func TestLiveTestGoesThroughTheGateway(t *testing.T) {
 	for _, r := range st.records(audit.Done) {
 		done = done || r.Ref == out.ID && r.Status == http.StatusOK
 	}
-	if !admitted || !done {
-		t.Errorf("the log has the request %v, its outcome %v", admitted, done)
+	used := false
+	for _, r := range st.records(audit.Credential) {
+		used = used || r.Ref == out.ID && r.Credential == "api" && strings.Contains(string(r.Data), `"use"`)
+	}
+	if !admitted || !done || !used {
+		t.Errorf("the log has the request %v, its outcome %v, the use of the credential %v", admitted, done, used)
 	}
 	var list broker.Statuses
 	st.must(callBroker(t.Context(), st.inst, "/v1/credentials", empty{}, &list))

@@ -16,31 +16,51 @@ import (
 
 // usageOut tells who used a credential, from the log.
 type usageOut struct {
-	Credential string     `json:"credential"`
-	Since      string     `json:"since,omitempty"`
-	Uses       int64      `json:"uses"`
-	Refused    int64      `json:"refused"`
-	Runs       []usedByIn `json:"runs"` // the last first
+	Credential string `json:"credential"`
+	Since      string `json:"since,omitempty"`
+	Counts
+	Runs []usedByIn `json:"runs"` // the last first
+}
+
+// Counts are of what the log calls use, mint, refusal and leak.
+type Counts struct {
+	Uses    int64 `json:"uses"`    // it went out with a request
+	Mints   int64 `json:"mints"`   // a token was made with it
+	Refused int64 `json:"refused"` // it was asked for, and not given
+	Leaks   int64 `json:"leaks"`   // its placeholder was sent where it does not belong
+}
+
+func (c *Counts) add(event string) {
+	switch event {
+	case "use":
+		c.Uses++
+	case "mint":
+		c.Mints++
+	case "refusal":
+		c.Refused++
+	case "leak":
+		c.Leaks++
+	}
 }
 
 // usedByIn is the use by one run.
 type usedByIn struct {
-	Run     string    `json:"run"`
-	Cell    string    `json:"cell"`
-	Asker   string    `json:"asker,omitempty"` // who started the run
-	Uses    int64     `json:"uses"`
-	Refused int64     `json:"refused"`
-	Hosts   []string  `json:"hosts"`
-	First   time.Time `json:"first"`
-	Last    time.Time `json:"last"`
+	Run   string `json:"run"`
+	Cell  string `json:"cell"`
+	Asker string `json:"asker,omitempty"` // who started the run
+	Counts
+	Hosts []string  `json:"hosts"`
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
 }
 
 func newCredentialUsage() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "usage NAME",
 		Short: "Tell from the log which runs used a credential, when and how often",
-		Long: `Usage counts, by run, the requests that were admitted with a credential, and those that were
-refused because of it. It reads the log's files; nothing has to run for it.`,
+		Long: `Usage counts, by run, the requests that a credential went out with, the tokens that were made
+with it, and what was refused because of it, leaks of its placeholder apart. It reads the log's
+files; nothing has to run for it.`,
 		Example: `  sallyport credential usage stripe-test
   sallyport credential usage stripe-test --since 7d -o json`,
 	}
@@ -53,7 +73,7 @@ refused because of it. It reads the log's files; nothing has to run for it.`,
 		}
 		since, _ := c.Flags().GetString("since")
 		// The starts of runs say who asked for them.
-		text := "kind=admit,refuse,run.start"
+		text := "kind=credential,run.start"
 		if since != "" {
 			text += " since=" + since
 		}
@@ -89,13 +109,14 @@ func (u *usageOut) count(dir string, f query.Filter) error {
 			by = &usedByIn{Run: r.Run, Cell: r.Cell, First: r.Time, Hosts: []string{}}
 			runs[r.Run+"\x00"+r.Cell] = by
 		}
-		if r.Kind == audit.Admit {
-			by.Uses++
-			u.Uses++
-		} else {
-			by.Refused++
-			u.Refused++
+		var d struct {
+			Event string `json:"event"`
 		}
+		if err := json.Unmarshal(r.Data, &d); err != nil {
+			return fmt.Errorf("record %s: its data cannot be read: %w", r.ID, err)
+		}
+		by.add(d.Event)
+		u.add(d.Event)
 		by.Last = r.Time
 		if !slices.Contains(by.Hosts, r.Host) && len(by.Hosts) < maxUsageHosts {
 			by.Hosts = append(by.Hosts, r.Host)
@@ -114,7 +135,7 @@ func (u *usageOut) count(dir string, f query.Filter) error {
 const maxUsageHosts = 16
 
 func printUsage(w io.Writer, u usageOut) error {
-	rows := [][]string{{"RUN", "BY", "USES", "REFUSED", "FIRST", "LAST", "HOST"}}
+	rows := [][]string{{"RUN", "BY", "USES", "REFUSED", "LEAKS", "FIRST", "LAST", "HOST"}}
 	for _, r := range u.Runs {
 		host := ""
 		if len(r.Hosts) > 0 {
@@ -124,13 +145,13 @@ func printUsage(w io.Writer, u usageOut) error {
 			host += fmt.Sprintf(" +%d", more)
 		}
 		rows = append(rows, []string{
-			query.Printable(r.Run), query.Fit(query.Printable(r.Asker), 12), strconv.FormatInt(r.Uses, 10), strconv.FormatInt(r.Refused, 10),
+			query.Printable(r.Run), query.Fit(query.Printable(r.Asker), 12), strconv.FormatInt(r.Uses, 10), strconv.FormatInt(r.Refused, 10), strconv.FormatInt(r.Leaks, 10),
 			r.First.UTC().Format("01-02 15:04"), r.Last.UTC().Format("01-02 15:04"), host,
 		})
 	}
 	if err := printTable(w, rows); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%s: used %d times, refused %d times\n", u.Credential, u.Uses, u.Refused)
+	_, err := fmt.Fprintf(w, "%s: used %d times, refused %d times, %d leaks, %d tokens made\n", u.Credential, u.Uses, u.Refused, u.Leaks, u.Mints)
 	return err
 }
