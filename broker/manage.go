@@ -31,7 +31,7 @@ func (s *Server) sweepLocked() (dropped int) {
 
 // replace puts another state of a credential in force, wipes what the old one
 // held of the secret, and leaves its minted tokens behind.
-func (s *Server) replace(name string, make func(*bound) (*bound, error)) (*bound, error) {
+func (s *Server) replace(name string, change func(*bound) (*bound, error)) (*bound, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := *s.creds.Load()
@@ -39,7 +39,7 @@ func (s *Server) replace(name string, make func(*bound) (*bound, error)) (*bound
 	if b == nil {
 		return nil, refuse(http.StatusNotFound, rules.BadRequest, "there is no credential %q", name)
 	}
-	next, err := make(b)
+	next, err := change(b)
 	if err != nil {
 		return nil, err
 	}

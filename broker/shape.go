@@ -73,7 +73,7 @@ func pemStandIn(secret []byte) (standIn, bool) {
 	if out.Len() == 0 {
 		return standIn{}, false
 	}
-	s := standIn{text: strings.TrimSuffix(out.String(), "\n")}
+	s := standIn{text: strings.TrimRight(out.String(), "\n")}
 	for line := range strings.Lines(out.String()) {
 		line = strings.TrimSpace(line)
 		// The first line says what kind of key it is, and is the same for many.
@@ -167,7 +167,7 @@ func jsonStandIn(secret []byte) (standIn, bool) {
 	if enc.Encode(next) != nil || len(parts) == 0 {
 		return standIn{}, false
 	}
-	return standIn{strings.TrimSuffix(out.String(), "\n"), parts}, true
+	return standIn{strings.TrimRight(out.String(), "\n"), parts}, true
 }
 
 // remake makes the value of a field anew, and notes what of it is a leak by itself.

@@ -93,7 +93,7 @@ func (k *kubernetes) read(ctx context.Context) ([]byte, error) {
 	}
 	bearer := map[string]string{"Authorization": "Bearer " + strings.TrimSpace(string(token))}
 	err = k.call(ctx, http.MethodGet, k.spec.SecretURL(), bearer, nil, &ans)
-	var status errStatus
+	var status statusError
 	switch {
 	case errors.As(err, &status) && (status == http.StatusForbidden || status == http.StatusUnauthorized):
 		return nil, fmt.Errorf("it answered %d: the service account needs a role with get on secrets/%s in %s", int(status), k.spec.Secret, k.spec.Namespace)

@@ -64,7 +64,7 @@ func (v *vault) Get(ctx context.Context) (secret.Value, error) {
 // anew, once: it may have been revoked.
 func (v *vault) read(ctx context.Context) ([]byte, error) {
 	b, err := v.readOnce(ctx)
-	var status errStatus
+	var status statusError
 	if errors.As(err, &status) && status == http.StatusForbidden && v.spec.TokenFile == "" && v.drop() {
 		b, err = v.readOnce(ctx)
 	}

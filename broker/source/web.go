@@ -21,11 +21,11 @@ const (
 	maxWebAnswer = 2 << 20
 )
 
-// errStatus is an answer other than 200. Nothing of its text is told: stores
+// statusError is an answer other than 200. Nothing of its text is told: stores
 // repeat what they were sent.
-type errStatus int
+type statusError int
 
-func (e errStatus) Error() string { return fmt.Sprintf("it answered %d", int(e)) }
+func (e statusError) Error() string { return fmt.Sprintf("it answered %d", int(e)) }
 
 // web asks a store over HTTPS, by the broker's own way out.
 type web struct{ transport http.RoundTripper }
@@ -67,7 +67,7 @@ func (w web) call(ctx context.Context, method, url string, header map[string]str
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK { // a redirect too: the token goes nowhere else
-		return errStatus(resp.StatusCode)
+		return statusError(resp.StatusCode)
 	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxWebAnswer))
 	defer func() { clear(b) }()
