@@ -27,23 +27,29 @@ func parseGo(f *finder) {
 			values[name] = s
 		}
 	}
-	proxies := values["GOPROXY"]
-	for v := range strings.FieldsFuncSeq(proxies.value, func(r rune) bool { return r == ',' || r == '|' }) {
-		switch v = strings.TrimSpace(v); {
-		case v == "direct" || v == "off" || v == "" || strings.HasPrefix(v, "file://"):
-		default:
-			f.add(setting{v, proxies.file, proxies.line})
+	f.goProxies(values["GOPROXY"])
+	f.goSums(values["GOSUMDB"])
+}
+
+// goProxies takes a list of addresses; direct and off are words, not addresses.
+func (f *finder) goProxies(s setting) {
+	for v := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return r == ',' || r == '|' }) {
+		v = strings.TrimSpace(v)
+		if v != "direct" && v != "off" && v != "" && !strings.HasPrefix(v, "file://") {
+			f.add(setting{v, s.file, s.line})
 		}
 	}
-	// NAME, NAME+HASH+KEY, or either with an address after a blank.
-	sum := values["GOSUMDB"]
-	switch fields := strings.Fields(sum.value); {
+}
+
+// goSums takes NAME, NAME+HASH+KEY, or either with an address after a blank.
+func (f *finder) goSums(s setting) {
+	switch fields := strings.Fields(s.value); {
 	case len(fields) == 0 || fields[0] == "off":
 	case len(fields) > 1:
-		f.add(setting{fields[1], sum.file, sum.line})
+		f.add(setting{fields[1], s.file, s.line})
 	default:
 		name, _, _ := strings.Cut(fields[0], "+")
 		host, _, _ := strings.Cut(name, "/")
-		f.addHost(setting{host, sum.file, sum.line}, 443)
+		f.addHost(setting{host, s.file, s.line}, 443)
 	}
 }

@@ -23,13 +23,19 @@ var maven = Manager{
 // mavenHolders are the elements whose url is a server.
 var mavenHolders = map[string]bool{"mirror": true, "repository": true, "pluginRepository": true}
 
-// mavenSettings reads a file as a stream: what matters is which element a url
-// stands in, and whether a mirror is there to block.
+// settingsXML follows a settings.xml: which element a text stands in, and what the
+// server that is being read has so far.
+type settingsXML struct {
+	*finder
+	file    File
+	path    []string
+	url     setting
+	blocked bool // a mirror that is there to block
+}
+
 func (f *finder) mavenSettings(file File) {
+	x := &settingsXML{finder: f, file: file}
 	d := xml.NewDecoder(bytes.NewReader(file.Data))
-	var path []string
-	var url setting
-	blocked := false
 	for {
 		t, err := d.Token()
 		if errors.Is(err, io.EOF) {
@@ -42,33 +48,40 @@ func (f *finder) mavenSettings(file File) {
 		}
 		switch t := t.(type) {
 		case xml.StartElement:
-			path = append(path, t.Name.Local)
+			x.path = append(x.path, t.Name.Local)
 			if mavenHolders[t.Name.Local] {
-				url, blocked = setting{}, false
+				x.url, x.blocked = setting{}, false
 			}
 		case xml.CharData:
-			if len(path) < 2 || !mavenHolders[path[len(path)-2]] {
-				continue
-			}
-			switch text := strings.TrimSpace(string(t)); path[len(path)-1] {
-			case "url":
-				url = setting{url.value + text, file.Path, line}
-			case "blocked":
-				blocked = text == "true"
-			}
+			x.text(strings.TrimSpace(string(t)), line)
 		case xml.EndElement:
-			path = path[:len(path)-1]
-			if mavenHolders[t.Name.Local] && url.value != "" && !blocked && !strings.HasPrefix(url.value, "file:") {
-				f.mavenURL(url)
+			x.path = x.path[:len(x.path)-1]
+			if mavenHolders[t.Name.Local] {
+				x.server()
 			}
 		}
 	}
 }
 
-func (f *finder) mavenURL(s setting) {
-	if strings.Contains(s.value, "${") {
-		f.fault(s.file, s.line, "the address holds a property; write the address itself")
+func (x *settingsXML) text(s string, line int) {
+	if len(x.path) < 2 || !mavenHolders[x.path[len(x.path)-2]] {
 		return
 	}
-	f.add(s)
+	switch x.path[len(x.path)-1] {
+	case "url":
+		x.url = setting{x.url.value + s, x.file.Path, line}
+	case "blocked":
+		x.blocked = s == "true"
+	}
+}
+
+// server takes the server whose element has ended.
+func (x *settingsXML) server() {
+	switch {
+	case x.url.value == "" || x.blocked || strings.HasPrefix(x.url.value, "file:"):
+	case strings.Contains(x.url.value, "${"):
+		x.fault(x.url.file, x.url.line, "the address holds a property; write the address itself")
+	default:
+		x.add(x.url)
+	}
 }
