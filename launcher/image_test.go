@@ -6,13 +6,18 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"sallyport/launcher"
+	"sallyport/launcher/nerdctl"
 )
 
 type entry struct {
@@ -127,6 +132,43 @@ func TestHostileImage(t *testing.T) {
 }
 
 func size(n int) string { data, _ := json.Marshal(n); return string(data) }
+
+// An image's files are read inside it, wherever its links lead, and nothing is left.
+func TestReadImage(t *testing.T) {
+	long := bytes.Repeat([]byte("x"), 1<<20+1)
+	load(t, "read/files:1", map[string]any{"Env": []string{"GOPROXY=https://go.example.com"}},
+		entry{name: "etc/"}, entry{name: "opt/"}, entry{name: "etc/hostname", data: []byte("image\n")},
+		entry{name: "etc/a.list", data: []byte("one")}, entry{name: "etc/other", data: []byte("other")}, entry{name: "opt/b", data: []byte("two")},
+		entry{name: "etc/b.list", link: "/opt/b"}, entry{name: "etc/up.list", link: strings.Repeat("../", 20) + "opt/b"},
+		entry{name: "etc/nowhere.list", link: "/run/" + instance + "-nowhere"}, entry{name: "opt/long", data: long},
+	)
+	l, err := shared.launcher(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := snapshot(t)
+	want := &launcher.ImageFiles{
+		Env:   []string{"GOPROXY=https://go.example.com"},
+		Files: map[string][]byte{"/etc/a.list": []byte("one"), "/etc/b.list": []byte("two"), "/etc/up.list": []byte("two")},
+	}
+	for range 2 { // the second time out of what was kept
+		got, err := l.ReadImage(t.Context(), "read/files:1", []string{"/etc/*.list", "/etc/missing"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Env = slices.DeleteFunc(got.Env, func(v string) bool { return strings.HasPrefix(v, "PATH=") })
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("files (-want +got):\n%s", d)
+		}
+	}
+	if _, err := l.ReadImage(t.Context(), "read/files:1", []string{"/opt/*"}); err == nil || !strings.Contains(err.Error(), "/opt/long is too long") {
+		t.Errorf("a long file: %v", err)
+	}
+	if _, err := l.ReadImage(t.Context(), "read/nothing:1", []string{"/etc/*"}); !errors.Is(err, nerdctl.ErrNoImage) {
+		t.Errorf("an image that is not there: %v", err)
+	}
+	same(t, before)
+}
 
 func TestImagesThatSteer(t *testing.T) {
 	tests := []struct {

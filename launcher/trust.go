@@ -19,7 +19,6 @@ import (
 
 	"sallyport/certs"
 	"sallyport/launcher/guest"
-	"sallyport/launcher/nerdctl"
 )
 
 // bundles are where systems keep the certificates that their programs trust.
@@ -101,9 +100,7 @@ func writeFile(path string, data []byte, mode fs.FileMode) error {
 }
 
 func (l *Launcher) look(ctx context.Context, r *run) (*trust, error) {
-	c := r.container()
-	c.Name, c.CIDFile, c.Netns, c.Hardened = r.id+lookSuffix, c.CIDFile+lookSuffix, "", false
-	c.Binds = []nerdctl.Bind{{Source: l.cfg.Guest, Target: guestPath}}
+	c := r.looker()
 	var found bytes.Buffer
 	out, err := l.converse(ctx, c, guest.Job{
 		Spec: guest.Spec{Look: bundles, Having: "-----BEGIN CERTIFICATE-----"},

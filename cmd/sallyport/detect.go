@@ -12,16 +12,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"sallyport/control"
+	"sallyport/launcher"
 	"sallyport/rules/detect"
 	"sallyport/rules/policyfile"
 	"sallyport/rules/target"
 )
 
-const detectRootUsage = "directory with an image's files, in which package managers' servers are detected first"
+const detectRootUsage = "directory with the files of an image, in which servers of package managers are detected first"
 
 // configPlace is somewhere that package managers are configured. What it holds may
 // be hostile: an image's links are followed inside it, and nothing but regular
@@ -32,6 +34,8 @@ type configPlace struct {
 	read  func(path string) ([]byte, error)
 	env   map[string]string
 	home  string // "" for none
+	// more returns variables that count where env has none of the name; nil for none.
+	more func() ([]string, error)
 }
 
 // detector finds the servers of package managers in the first place that
@@ -41,24 +45,90 @@ type detector struct {
 	found  map[string][]detect.Server
 }
 
-// newDetector looks into a directory that stands for the image, with the variables
-// that a run is given (NAME=value), and then at this machine.
-func newDetector(root string, given []string) (*detector, error) {
+// newDetector looks into a directory that stands for the image, if one is named,
+// and then at this machine.
+func newDetector(root string) (*detector, error) {
 	d := &detector{found: map[string][]detect.Server{}}
-	env := environ(given)
 	if root != "" {
 		p, err := rootPlace(root)
 		if err != nil {
 			return nil, usage(fmt.Errorf("detect-root: %w", err))
 		}
-		p.env, p.home = env, env["HOME"]
 		d.places = append(d.places, p)
-	} else if len(env) > 0 {
-		none := func(string) ([]string, error) { return nil, nil }
-		d.places = append(d.places, configPlace{name: "run", files: none, env: env})
 	}
 	d.places = append(d.places, hostPlace())
 	return d, nil
+}
+
+// newRunDetector looks into the image of a run, or a directory that stands for it,
+// with the variables that the run is given (NAME=value), and then at this machine.
+// read is called only where a policy asks for a manager.
+func newRunDetector(root string, given []string, read imageReader) (*detector, error) {
+	d, err := newDetector(root)
+	if err != nil {
+		return nil, err
+	}
+	if root == "" {
+		d.places = slices.Insert(d.places, 0, imagePlace(read, given))
+	}
+	p := &d.places[0]
+	p.env = environ(given)
+	p.home = p.env["HOME"]
+	return d, nil
+}
+
+// imageReader returns the files of the image of a run that patterns match.
+type imageReader func(patterns []string) (*launcher.ImageFiles, error)
+
+// imagePlace is an image that is asked for its files: once, for those of every
+// manager, so that the answer can be kept for all of them.
+func imagePlace(read imageReader, given []string) configPlace {
+	home := environ(given)["HOME"]
+	all := sync.OnceValues(func() (*launcher.ImageFiles, error) {
+		var patterns []string
+		for _, name := range detect.Names() {
+			m, _ := detect.Lookup(name)
+			for _, f := range m.Files {
+				if rest, inHome := strings.CutPrefix(f, "~"); !inHome {
+					patterns = append(patterns, f)
+				} else if home != "" {
+					patterns = append(patterns, home+rest)
+				}
+			}
+		}
+		slices.Sort(patterns)
+		return read(slices.Compact(patterns))
+	})
+	return configPlace{
+		name: "image",
+		more: func() ([]string, error) {
+			found, err := all()
+			if err != nil {
+				return nil, err
+			}
+			return found.Env, nil
+		},
+		files: func(pattern string) (out []string, err error) {
+			found, err := all()
+			if err != nil {
+				return nil, err
+			}
+			for name := range found.Files {
+				if ok, _ := path.Match(pattern, name); ok {
+					out = append(out, name)
+				}
+			}
+			slices.Sort(out)
+			return out, nil
+		},
+		read: func(name string) ([]byte, error) {
+			found, err := all()
+			if err != nil {
+				return nil, err
+			}
+			return found.Files[name], nil
+		},
+	}
 }
 
 func environ(list []string) map[string]string {
@@ -186,7 +256,16 @@ func readIn(root *os.Root, name string) ([]byte, error) {
 // config reads what a place has of a manager's configuration.
 func (p *configPlace) config(m detect.Manager) (detect.Config, error) {
 	c := detect.Config{Env: map[string]string{}}
-	for name, value := range p.env {
+	env := maps.Clone(p.env)
+	if p.more != nil {
+		list, err := p.more()
+		if err != nil {
+			return c, err
+		}
+		env = environ(list)
+		maps.Copy(env, p.env)
+	}
+	for name, value := range env {
 		if m.Counts(name) {
 			c.Env[name] = value
 		}

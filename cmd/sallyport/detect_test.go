@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"sallyport/control"
+	"sallyport/launcher"
 )
 
 // An image's files are read as inside it: no link leads out, nothing but regular
@@ -48,7 +50,7 @@ func TestDetectInAnImage(t *testing.T) {
 			if err := tt.make(root); err != nil {
 				t.Fatal(err)
 			}
-			d, err := newDetector(root, nil)
+			d, err := newDetector(root)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,6 +102,20 @@ func TestDetectOrder(t *testing.T) {
 	}
 	t.Setenv("SUDO_USER", "")
 	t.Setenv("HOME", home)
+	asked := 0
+	read := func(patterns []string) (*launcher.ImageFiles, error) {
+		asked++
+		if !slices.Contains(patterns, "/etc/apk/repositories.d/*.list") {
+			t.Errorf("asked for %q", patterns)
+		}
+		return &launcher.ImageFiles{
+			Env: []string{"GOPROXY=https://go.example.com,direct", "npm_config_registry=https://baked.example.com"},
+			Files: map[string][]byte{
+				"/etc/apk/repositories.d/b.list": []byte("https://b.example.com/\n"), "/etc/apk/repositories": []byte("https://a.example.com/\n"),
+				"/etc/yarnrc": []byte("registry \"https://yarn.example.com\"\n"),
+			},
+		}, nil
+	}
 	for name, tt := range map[string]struct {
 		root    string
 		env     []string
@@ -109,12 +125,14 @@ func TestDetectOrder(t *testing.T) {
 		"a pattern":                  {root, nil, "apk", []string{"a.example.com image:/etc/apk/repositories.d/a.list:1", "b.example.com image:/etc/apk/repositories.d/b.list:1"}},
 		"a home without a variable":  {root, nil, "npm", []string{"host.example.com host:" + home + "/.npmrc:1"}},
 		"a home of the run":          {root, []string{"HOME=/home/agent"}, "npm", []string{"agent.example.com image:/home/agent/.npmrc:1"}},
-		"a variable of the run":      {"", []string{"npm_config_registry=https://run.example.com"}, "npm", []string{"run.example.com run:npm_config_registry"}},
+		"a variable of the run":      {"", []string{"npm_config_registry=https://run.example.com"}, "npm", []string{"run.example.com image:npm_config_registry"}},
+		"a variable of the image":    {"", nil, "go", []string{"go.example.com image:GOPROXY"}},
+		"files of the image":         {"", nil, "apk", []string{"a.example.com image:/etc/apk/repositories:1", "b.example.com image:/etc/apk/repositories.d/b.list:1"}},
 		"a variable over the image":  {root, []string{"HOME=/home/agent", "npm_config_registry=https://run.example.com"}, "npm", []string{"run.example.com image:npm_config_registry"}},
-		"a variable of another kind": {"", []string{"PIP_INDEX_URL=https://run.example.com"}, "npm", []string{"host.example.com host:" + home + "/.npmrc:1"}},
+		"a variable of another kind": {root, []string{"PIP_INDEX_URL=https://run.example.com"}, "npm", []string{"host.example.com host:" + home + "/.npmrc:1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, err := newDetector(tt.root, tt.env)
+			d, err := newRunDetector(tt.root, tt.env, read)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -138,6 +156,27 @@ func TestDetectOrder(t *testing.T) {
 				t.Errorf("kept: maven: %v", err)
 			}
 		})
+	}
+	// The image is asked only where it is needed, and once.
+	before := asked
+	d, err := newRunDetector("", nil, read)
+	if err != nil || asked != before {
+		t.Fatalf("asked %d times before anything is looked for, %v", asked-before, err)
+	}
+	for _, m := range []string{"go", "npm", "yarn"} {
+		if _, err := d.find(m); err != nil {
+			t.Error(err)
+		}
+	}
+	if asked != before+1 {
+		t.Errorf("the image was asked %d times", asked-before)
+	}
+	d, err = newRunDetector("", nil, func([]string) (*launcher.ImageFiles, error) { return nil, errors.New("no such image") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.find("pip"); err == nil || !strings.Contains(err.Error(), "no such image") {
+		t.Errorf("an image that cannot be asked: %v", err)
 	}
 	bad := keptDetector([]control.Detected{{Manager: "pip", Host: "Not A Host", Port: 443}})
 	if _, err := bad("pip"); err == nil {

@@ -67,7 +67,7 @@ func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, erro
 	if err != nil {
 		return nil, err
 	}
-	d, err := newDetector(root, nil)
+	d, err := newDetector(root)
 	if err != nil {
 		return nil, err
 	}

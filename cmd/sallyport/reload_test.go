@@ -503,7 +503,7 @@ func TestReloadKeepsWhatWasDetected(t *testing.T) {
 	t.Setenv("HOME", st.dir)
 	st.write(".npmrc", "registry=https://old.example.com/\n")
 	st.write("p.yaml", policyText("include: [{detect: [npm]}]\n"))
-	d, err := newDetector("", nil)
+	d, err := newDetector("")
 	st.must(err)
 	p, err := loadPolicy(policySource{path: st.path("p.yaml"), detect: d.find}, nil)
 	st.must(err)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,7 +83,16 @@ func runSandbox(c *cobra.Command, inst instance, o runOptions, args []string) er
 	if err := inst.mustBeUp(); err != nil {
 		return notRun(err)
 	}
-	spec, err := runSpec(c, inst, o, args)
+	open := sync.OnceValues(func() (*launcher.Launcher, error) {
+		return openLauncher(c.Context(), inst, c.ErrOrStderr(), o.verbose)
+	})
+	spec, err := runSpec(c, inst, o, args, func(patterns []string) (*launcher.ImageFiles, error) {
+		l, err := open()
+		if err != nil {
+			return nil, err
+		}
+		return l.ReadImage(c.Context(), args[0], patterns)
+	})
 	if err != nil {
 		return err
 	}
@@ -90,7 +100,7 @@ func runSandbox(c *cobra.Command, inst instance, o runOptions, args []string) er
 	if err != nil {
 		return err
 	}
-	l, err := openLauncher(c.Context(), inst, c.ErrOrStderr(), o.verbose)
+	l, err := open()
 	if err != nil {
 		return notRun(err)
 	}
@@ -179,13 +189,14 @@ func explainRun(inst instance, err error) error {
 	}
 }
 
-// runSpec turns the command line into what the launcher runs.
-func runSpec(c *cobra.Command, inst instance, o runOptions, args []string) (*launcher.Spec, error) {
+// runSpec turns the command line into what the launcher runs. read is for what a
+// policy asks of the image.
+func runSpec(c *cobra.Command, inst instance, o runOptions, args []string, read imageReader) (*launcher.Spec, error) {
 	creds, err := loadCredentials(inst.credentials())
 	if err != nil {
 		return nil, err
 	}
-	d, err := newDetector(o.detectRoot, o.env)
+	d, err := newRunDetector(o.detectRoot, o.env, read)
 	if err != nil {
 		return nil, err
 	}

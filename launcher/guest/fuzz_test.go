@@ -99,6 +99,7 @@ func TestTalkChecksItsSide(t *testing.T) {
 		"zero":            func(s *guest.Spec) { *s = guest.Spec{} },
 		"no work":         func(s *guest.Spec) { s.Argv = nil },
 		"work and look":   func(s *guest.Spec) { s.Look = []string{"/x"} },
+		"all of nothing":  func(s *guest.Spec) { s.All = true },
 		"no output limit": func(s *guest.Spec) { s.Output = 0 },
 		"no deadline":     func(s *guest.Spec) { s.Deadline = 0 },
 		"no bounds":       func(s *guest.Spec) { s.Export, s.Root = true, "/w" },

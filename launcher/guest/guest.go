@@ -83,6 +83,9 @@ func run(ctx context.Context, cfg Config) (status int, err error) {
 		return 0, err
 	}
 	if len(g.spec.Look) > 0 {
+		if g.spec.All {
+			return 0, g.lookAll()
+		}
 		return 0, g.look()
 	}
 	return g.serve(ctx, signals)

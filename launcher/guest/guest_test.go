@@ -360,6 +360,51 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// Every file that patterns match is sent, also by way of a link; what is no regular
+// file or too long is not.
+func TestLookAll(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "b.list"), "two")
+	write(t, filepath.Join(dir, "a.list"), "one")
+	write(t, filepath.Join(dir, "other"), "other")
+	write(t, filepath.Join(dir, "long.list"), strings.Repeat("x", 1<<20+1))
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe.list"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("other", filepath.Join(dir, "link.list")); err != nil {
+		t.Fatal(err)
+	}
+	spec := guest.Spec{All: true, Look: []string{filepath.Join(dir, "*.list"), filepath.Join(dir, "nowhere"), "["}}
+	got := map[string]string{}
+	h := talk(t, guest.Job{Spec: spec, Export: func(r io.Reader) error {
+		for tr := tar.NewReader(r); ; {
+			h, err := tr.Next()
+			if err != nil {
+				return ignoreEOF(err)
+			}
+			data, err := io.ReadAll(tr)
+			if err != nil {
+				return err
+			}
+			got[strings.TrimPrefix(h.Name, dir+"/")] = string(data)
+		}
+	}})
+	want := map[string]string{"a.list": "one", "b.list": "two", "link.list": "other"}
+	if d := cmp.Diff(want, got); d != "" || h.err != nil {
+		t.Errorf("files (-want +got):\n%s%v", d, h.err)
+	}
+	if d := cmp.Diff([]string{filepath.Join(dir, "long.list")}, h.outcome.Done.Skipped); d != "" {
+		t.Errorf("skipped (-want +got):\n%s", d)
+	}
+}
+
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
 func TestOnlyAsFirstProcess(t *testing.T) {
 	var stderr bytes.Buffer
 	got := guest.Main(t.Context(), guest.Config{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Now: time.Now})

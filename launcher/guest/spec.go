@@ -19,6 +19,10 @@ type Spec struct {
 	// text Having somewhere. The content of the first is sent back. See [Done.Found].
 	Look   []string `json:"look,omitempty"`
 	Having string   `json:"having,omitempty"`
+	// All has every regular file sent back that the patterns in Look match
+	// (path/filepath.Match), as a tar. It may have been read from anywhere that the
+	// image's links lead to.
+	All bool `json:"all,omitempty"`
 
 	Env   []string `json:"env,omitempty"`   // NAME=value, over what the image has
 	Unset []string `json:"unset,omitempty"` // names of the image's environment that are taken out
@@ -87,8 +91,10 @@ func (s *Spec) check() error {
 		return errors.New("limits of output and time are required")
 	case (s.Files || s.Export) && (s.Root == "" || !s.Bounds.valid()):
 		return errors.New("files need a root and bounds")
-	case len(s.Look) > 0 && (s.Files || s.Export || s.Input || s.Having == ""):
-		return errors.New("look needs a text, and takes no files and no input")
+	case len(s.Look) == 0 && s.All:
+		return errors.New("all is for look")
+	case len(s.Look) > 0 && (s.Files || s.Export || s.Input || (s.Having == "") != s.All):
+		return errors.New("look needs a text or all, and takes no files and no input")
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ type Image struct {
 	Entrypoint []string
 	Cmd        []string
 	Dir        string
+	Env        []string // NAME=value; image-controlled
 	Volumes    []string // absolute paths that the image declares for data
 }
 
@@ -47,6 +48,7 @@ func (e *Engine) Image(ctx context.Context, name string) (*Image, error) {
 		Config      struct {
 			User, WorkingDir string
 			Entrypoint, Cmd  []string
+			Env              []string
 			Volumes          map[string]struct{}
 			Labels           map[string]string
 		}
@@ -58,7 +60,7 @@ func (e *Engine) Image(ctx context.Context, name string) (*Image, error) {
 		return nil, e.missing(ctx, name, nil)
 	}
 	got := list[0]
-	i := &Image{Name: name, User: got.Config.User, Entrypoint: got.Config.Entrypoint, Cmd: got.Config.Cmd, Dir: got.Config.WorkingDir}
+	i := &Image{Name: name, User: got.Config.User, Entrypoint: got.Config.Entrypoint, Cmd: got.Config.Cmd, Dir: got.Config.WorkingDir, Env: got.Config.Env}
 	if i.Volumes, err = volumes(got.Config.Volumes); err != nil {
 		return nil, fmt.Errorf("image %q: %w", name, err)
 	}
