@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -26,6 +27,8 @@ func runBroker(ctx context.Context, inst instance, log *slog.Logger) error {
 	if err := dropPrivileges(); err != nil {
 		return err
 	}
+	// Little lives here, and all of it is locked into memory: no ballast.
+	debug.SetGCPercent(400)
 	switch err := broker.Harden(); {
 	case errors.Is(err, broker.ErrNotLocked):
 		log.Warn("secrets may reach swap", "cause", err)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -55,6 +56,7 @@ func runGateway(ctx context.Context, inst instance, o logOptions, log *slog.Logg
 	if err := dropPrivileges(); err != nil {
 		return err
 	}
+	defer runtime.KeepAlive(make([]byte, ballast))
 	socks, err := inherited()
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"runtime/pprof"
 	"strings"
 	"time"
@@ -107,7 +108,11 @@ func profile(o gatewayOptions) (stop func() error, err error) {
 	}, nil
 }
 
+// ballast is what the daemons of cmd/sallyport have.
+const ballast = 32 << 20
+
 func serveGateway(ctx context.Context, o gatewayOptions) error {
+	defer runtime.KeepAlive(make([]byte, ballast))
 	g, err := openBench(ctx, o)
 	if err != nil {
 		return err
@@ -329,6 +334,7 @@ func (b *benchGateway) attachCredential(ctx context.Context, o gatewayOptions) (
 
 // runBroker serves the broker process's part.
 func runBroker(ctx context.Context, args []string) error {
+	debug.SetGCPercent(400)
 	fs := flag.NewFlagSet("broker", flag.ContinueOnError)
 	dir := fs.String("dir", "", "directory for the socket and the secret")
 	if err := fs.Parse(args); err != nil {
