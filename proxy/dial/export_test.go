@@ -27,3 +27,6 @@ func ReadAnswer(m *dns.Msg, name target.Name, qtype uint16) []netip.Addr {
 
 // FreshFor is how long an idle connection is taken to be open.
 const FreshFor = freshFor
+
+// IdlePerPool bounds the idle connections of one pool.
+const IdlePerPool = idlePerPool

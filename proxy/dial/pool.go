@@ -74,7 +74,9 @@ func (p *pool) take(key wireKey) *wire {
 		}
 		w := list[len(list)-1]
 		list[len(list)-1] = nil
-		p.idle[key] = list[:len(list)-1]
+		if p.idle[key] = list[:len(list)-1]; len(list) == 1 {
+			delete(p.idle, key)
+		}
 		p.count--
 		p.mu.Unlock()
 		if idle := clock().Sub(w.since); idle < freshFor || idle < p.idleFor && w.open() {
@@ -85,12 +87,17 @@ func (p *pool) take(key wireKey) *wire {
 	}
 }
 
-// put keeps a wire for the next request.
+// put keeps a wire for the next request, if need be in place of the one that
+// has been idle for the longest time.
 func (p *pool) put(w *wire) {
 	w.since = clock()
 	p.mu.Lock()
-	keep := !p.gone.Load() && p.count < idlePerPool && len(p.idle[w.key]) < idlePerHost
-	if keep {
+	ended := w
+	if !p.gone.Load() && len(p.idle[w.key]) < idlePerHost {
+		ended = nil
+		if p.count >= idlePerPool {
+			ended = p.evictLocked()
+		}
 		if p.idle == nil {
 			p.idle = map[wireKey][]*wire{}
 		}
@@ -100,9 +107,27 @@ func (p *pool) put(w *wire) {
 		}
 	}
 	p.mu.Unlock()
-	if !keep {
-		w.close()
+	if ended != nil {
+		ended.close()
 	}
+}
+
+// evictLocked takes out the wire that became idle first: the first of a list.
+func (p *pool) evictLocked() *wire {
+	var at wireKey
+	var oldest *wire
+	for key, list := range p.idle {
+		if len(list) > 0 && (oldest == nil || list[0].since.Before(oldest.since)) {
+			at, oldest = key, list[0]
+		}
+	}
+	if list := p.idle[at]; len(list) > 1 {
+		p.idle[at] = append(list[:0], list[1:]...)
+	} else {
+		delete(p.idle, at)
+	}
+	p.count--
+	return oldest
 }
 
 // sweepTime is how often idle wires are looked at. One that its far end has

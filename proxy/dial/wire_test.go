@@ -374,3 +374,30 @@ func TestSlowHandshake(t *testing.T) {
 		t.Error(fmt.Errorf("said something: %w", err))
 	}
 }
+
+// TestBusyHostsKeepTheirWires: many hosts that were asked once do not push out
+// the connections of one that is asked all the time.
+func TestBusyHostsKeepTheirWires(t *testing.T) {
+	w := plainWorld(t, nil)
+	s := w.site("ok.test", okAddr, nil)
+	get := func(u string) {
+		t.Helper()
+		resp, err := w.get(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body(t, resp)
+	}
+	const n = dial.IdlePerPool + 10
+	for i := range n {
+		name := fmt.Sprintf("n%d.wild.test", i)
+		w.resolver.Set(name, "A 11.7.7.7")
+		get("http://" + name + "/")
+	}
+	for range 10 {
+		get("http://ok.test/")
+	}
+	if got := s.Connections(); got != n+1 {
+		t.Errorf("%d connections, want %d", got, n+1)
+	}
+}
