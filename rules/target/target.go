@@ -237,6 +237,9 @@ func (h Host) String() string {
 // userinfo), an IPv6 address in brackets. defaultPort stands in for a missing
 // port; 0 makes the port obligatory. Nothing is percent-decoded.
 func ParseAuthority(s string, defaultPort uint16) (Endpoint, error) {
+	if i := strings.LastIndexByte(s, '@'); i >= 0 {
+		s = "[left out]" + s[i:] // a user and a password: the error goes into logs
+	}
 	bad := func(why string) (Endpoint, error) {
 		return Endpoint{}, &SyntaxError{Kind: "authority", Input: s, Why: why}
 	}
