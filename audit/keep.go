@@ -140,7 +140,7 @@ func (l *Log) writePacked(plain, packed string, head segment.Head, data *packDat
 	if err != nil {
 		return err
 	}
-	defer in.Close() //nolint:errcheck // it was only read
+	defer in.Close()
 	out, err := l.cfg.open(packed, os.O_RDWR|os.O_CREATE|os.O_TRUNC, modeFile)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func readsBack(f io.ReaderAt, size int64, file, lines hash.Hash) error {
 	if err != nil {
 		return err
 	}
-	defer r.Close() //nolint:errcheck // it was only read
+	defer r.Close()
 	if _, err := io.Copy(unpacked, r); err != nil {
 		return fmt.Errorf("reading it back: %w", err)
 	}
@@ -236,7 +236,7 @@ func (l *Log) beganAt(first uint64) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	defer in.Close() //nolint:errcheck // it was only read
+	defer in.Close()
 	line, err := bufio.NewReaderSize(in, MaxLine+2).ReadSlice('\n')
 	if err != nil {
 		return time.Time{}, err
@@ -346,7 +346,7 @@ func (l *Log) addSegment(t *tree, first uint64, h hash.Hash) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close()
 	in := bufio.NewReaderSize(f, MaxLine+2)
 	for {
 		line, err := in.ReadSlice('\n')

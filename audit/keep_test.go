@@ -138,6 +138,7 @@ func TestOldSegmentsArePacked(t *testing.T) {
 			if err != nil || st.Size() != d.Packed || d.Packed >= d.Bytes || st.Mode().Perm() != 0o640 {
 				t.Errorf("%+v: %v, %v", d, st, err)
 			}
+		default:
 		}
 	}
 	if admits != 100 || packs != len(segments(t, cfg.Dir))-1 {

@@ -326,6 +326,7 @@ func (l *Log) Append(ctx context.Context, r *Record) error {
 	switch r.Kind {
 	case "", LogOpen, LogClose, LogPack, LogRetain:
 		return fmt.Errorf("appending an audit record: kind %q is not for callers", r.Kind)
+	default:
 	}
 	err := ctx.Err()
 	if err == nil {

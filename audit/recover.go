@@ -390,19 +390,12 @@ func (l *Log) replay(found *recovered) error {
 	} else if err == nil {
 		err = errors.New("the last checkpoint is older than the last segment")
 	}
+	if err == nil {
+		err = l.reconcile(int64(l.started[last]), r.tree.stored)
+	} else {
+		r, err = l.readAll()
+	}
 	if err != nil {
-		// The tree's file is only a help: the lines decide. They are checked
-		// before it is written anew, as it may be needed to tell what changed.
-		if _, err := l.read(0, l.base(), func([]byte) error { return nil }); err != nil {
-			return err
-		}
-		if err := l.emptyTree(); err != nil {
-			return err
-		}
-		if r, err = l.read(0, l.base(), l.marks.tree.append); err != nil {
-			return err
-		}
-	} else if err := l.reconcile(int64(l.started[last]), r.tree.stored); err != nil {
 		return err
 	}
 	r.tree.stored = nil
@@ -421,6 +414,19 @@ func (l *Log) replay(found *recovered) error {
 		}
 	}
 	return l.seg.clean()
+}
+
+// readAll reads every segment and makes the tree's file anew. That file is only
+// a help: the lines decide. They are checked before it is written, as it may be
+// needed to tell what changed.
+func (l *Log) readAll() (*replayer, error) {
+	if _, err := l.read(0, l.base(), func([]byte) error { return nil }); err != nil {
+		return nil, err
+	}
+	if err := l.emptyTree(); err != nil {
+		return nil, err
+	}
+	return l.read(0, l.base(), l.marks.tree.append)
 }
 
 // base returns the tree over what was removed.
@@ -516,7 +522,7 @@ func (r *replayer) segment(first uint64, last bool) error {
 	if err != nil {
 		return fmt.Errorf("opening a segment: %w", err)
 	}
-	defer lines.Close() //nolint:errcheck // nothing was written
+	defer lines.Close()
 	in := bufio.NewReaderSize(lines, MaxLine+2)
 	r.end = 0
 	for {

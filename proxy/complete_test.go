@@ -588,6 +588,7 @@ func readBooks(t *testing.T, dir string) *books {
 			}
 		case audit.Gap:
 			t.Errorf("a gap: %+v", r)
+		default:
 		}
 	}
 	for id, r := range admits {

@@ -30,6 +30,13 @@ func (x *exchange) keep() {
 	}
 }
 
+// keepSent hands over a piece of the request's body.
+func (x *exchange) keepSent(p []byte) {
+	if x.kept != nil && len(p) > 0 {
+		x.kept.Request(p)
+	}
+}
+
 // keptBody hands over what is read of upstream's answer.
 type keptBody struct {
 	io.ReadCloser

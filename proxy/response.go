@@ -326,9 +326,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 		b.x.overBody.Store(true)
 	}
 	b.x.sent.Add(int64(n))
-	if b.x.kept != nil && n > 0 {
-		b.x.kept.Request(p[:n])
-	}
+	b.x.keepSent(p[:n])
 	switch {
 	case errors.Is(err, errBodyTooLarge):
 	case errors.Is(err, io.EOF):

@@ -118,8 +118,8 @@ func fieldPattern(names []string) *regexp.Regexp {
 	for _, n := range names {
 		quoted = append(quoted, regexp.QuoteMeta(n))
 	}
-	any := "(?:" + strings.Join(quoted, "|") + ")"
-	return regexp.MustCompile(`(?i)("` + any + `"\s*:\s*)("(?:[^"\\]|\\.)*"?|[^\s",{}\[\]]+|[{\[][^}\]]*[}\]]?)|((?:^|[&?\s;])` + any + `=)([^&\s;]*)`)
+	name := "(?:" + strings.Join(quoted, "|") + ")"
+	return regexp.MustCompile(`(?i)("` + name + `"\s*:\s*)("(?:[^"\\]|\\.)*"?|[^\s",{}\[\]]+|[{\[][^}\]]*[}\]]?)|((?:^|[&?\s;])` + name + `=)([^&\s;]*)`)
 }
 
 // redact takes out what must not be kept.
@@ -291,18 +291,19 @@ func Open(dir, sha string, who ...age.Identity) ([]byte, error) {
 
 // Prune removes the messages that were kept before a time.
 func (s *Store) Prune(before time.Time) error {
-	var errs []error
-	err := filepath.WalkDir(s.cfg.Dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
+	dir, err := os.OpenRoot(s.cfg.Dir)
+	if err != nil {
+		return fmt.Errorf("removing old bodies: %w", err)
+	}
+	defer dir.Close()
+	names, err := fs.ReadDir(dir.FS(), ".")
+	errs := []error{err}
+	for _, d := range names {
+		if info, err := d.Info(); err == nil && info.Mode().IsRegular() && info.ModTime().Before(before) {
+			errs = append(errs, dir.Remove(d.Name()))
 		}
-		info, err := d.Info()
-		if err == nil && info.ModTime().Before(before) {
-			errs = append(errs, os.Remove(path))
-		}
-		return nil // what is gone meanwhile is gone
-	})
-	if err := errors.Join(append(errs, err)...); err != nil {
+	}
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("removing old bodies: %w", err)
 	}
 	return nil

@@ -90,8 +90,11 @@ func TestWhatIsLeftOut(t *testing.T) {
 		"Proxy-Authorization": {"Basic canary-5"}, "X-Api-Key": {"canary-6"}, "X-Other": {"kept " + placeholder}, "Content-Type": {"application/json"},
 	}
 	tests := []struct{ name, body, want string }{
-		{"JSON", `{"user": "bob", "password": "canary-7", "nested": {"Access_Token" : "can\"ary-8", "n": 1}, "ssn": 12345678901}`,
-			`{"user": "bob", "password": "[left out]", "nested": {"Access_Token" : "[left out]", "n": 1}, "ssn": "[left out]"}`},
+		{
+			"JSON",
+			`{"user": "bob", "password": "canary-7", "nested": {"Access_Token" : "can\"ary-8", "n": 1}, "ssn": 12345678901}`,
+			`{"user": "bob", "password": "[left out]", "nested": {"Access_Token" : "[left out]", "n": 1}, "ssn": "[left out]"}`,
+		},
 		{"an object and a list", `{"secret": {"a": "canary-9"}, "token": ["canary-10", 1], "b": 2}`, `{"secret": "[left out]", "token": "[left out]", "b": 2}`},
 		{"a form", "user=bob&password=canary-11&x=1&client_secret=canary-12", "user=bob&password=[left out]&x=1&client_secret=[left out]"},
 		{"cut in a value", `{"password": "canary-13`, `{"password": "[left out]"`},

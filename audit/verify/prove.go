@@ -102,7 +102,7 @@ func seek(dir, key string, signed int64, want func([]byte) bool) ([]*Proof, *sta
 			return nil, nil, err
 		}
 		found, err := s.lines(f, signed, want)
-		f.Close()
+		_ = f.Close() // it was only read
 		if err != nil {
 			return nil, nil, fmt.Errorf("reading %s: %w", c.nameOf(first), err)
 		}

@@ -25,7 +25,7 @@ func (c *checker) segment(i int) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was only read
 	c.in.Reset(f)
 	var last []byte
 	for {

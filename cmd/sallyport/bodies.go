@@ -170,8 +170,7 @@ func keptOf(log, id string) (keptData, error) {
 		return data, err
 	}
 	for r, err := range query.Records(log, f) {
-		var bad *query.LineError
-		if errors.As(err, &bad) {
+		if _, bad := errors.AsType[*query.LineError](err); bad {
 			continue
 		}
 		if err != nil {
