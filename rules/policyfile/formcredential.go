@@ -32,6 +32,7 @@ func credentialForm() *form {
 	s.extra = object{"allOf": pairs}
 	s.keys = append(s.keys,
 		keyForm{name: "endpoints", required: true, form: &form{list: endpointForm}, doc: "where it may go: the second lock, whatever a policy says"},
+		keyForm{name: "keys_in", form: keysInForm, doc: "where the API takes keys beside the places that are known for it", absent: "nothing"},
 		keyForm{name: "source", required: true, form: sourceForm, doc: "where the secret is: one of these"},
 		keyForm{name: "placeholder", form: placeholderForm, doc: "what the sandbox gets in its place", absent: "nothing"},
 	)
@@ -43,6 +44,15 @@ var endpointForm = &form{what: "an endpoint", keys: []keyForm{
 	{name: "ports", form: listOf(portForm), doc: "its ports", absent: "`[443]`"},
 	{name: "methods", form: listOf(methodForm), doc: "in upper case", absent: "every method"},
 	{name: "paths", form: &form{list: pathForm}, doc: "as in a policy", absent: "every path"},
+}}
+
+var keysInForm = &form{what: "keys_in", extra: object{"minProperties": 1}, keys: []keyForm{
+	{name: "headers", form: &form{list: textForm}, doc: "header fields"},
+	{name: "cookies", form: &form{list: textForm}, doc: "cookies"},
+	{name: "params", form: &form{list: textForm}, doc: "parameters of the query"},
+	{name: "json", form: &form{list: textForm}, doc: "members of a JSON body, with dots between nested ones"},
+	{name: "form", form: &form{list: textForm}, doc: "fields of a form body"},
+	{name: "multipart", form: &form{list: textForm}, doc: "fields of a multipart body"},
 }}
 
 var envForm = pattern("variable", `^[A-Z_][A-Z0-9_]{0,63}$`)
