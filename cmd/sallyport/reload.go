@@ -305,7 +305,7 @@ func (p *pass) watch() {
 // tell says at up's terminal what is wrong, first in a line and then whole.
 func (s *supervisor) tell(what string, err error, args ...any) {
 	first, _, more := strings.Cut(err.Error(), "\n")
-	s.log.Error(what, append(args, "cause", first)...)
+	s.log.Error("a file is refused", append(args, "cause", first, "what", what)...)
 	if more {
 		fmt.Fprintln(s.err, err)
 	}

@@ -1,6 +1,9 @@
 package detect
 
-import "strings"
+import (
+	"maps"
+	"strings"
+)
 
 // pip: its configuration files and variables (pip help config).
 var pip = Manager{
@@ -21,9 +24,7 @@ func parsePip(f *finder) {
 				here[key] = append(here[key], setting{v, s.file, s.line})
 			}
 		})
-		for key, list := range here {
-			options[key] = list
-		}
+		maps.Copy(options, here)
 	}
 	for key, name := range map[string]string{
 		"index-url": "PIP_INDEX_URL", "extra-index-url": "PIP_EXTRA_INDEX_URL", "find-links": "PIP_FIND_LINKS", "no-index": "PIP_NO_INDEX",

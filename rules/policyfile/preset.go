@@ -21,7 +21,7 @@ const KindPreset = "Preset"
 const presetPlace = "preset:"
 
 // credentialWord stands in a preset for the credential that its include names.
-const credentialWord = "{credential}"
+const credentialWord = "{credential}" //nolint:gosec // a word, no secret
 
 // maxValues bounds the values of a parameter.
 const maxValues = 100
