@@ -91,9 +91,16 @@ func TestAnomalies(t *testing.T) {
 		}), "beacon api.known.example"},
 		{"somebody at work", each(12, admit, func(i int, r *audit.Record) { r.Time = start.Add(time.Duration(i*i) * 30 * time.Second) }), ""},
 		{"a leaked placeholder", each(1, audit.Record{Kind: audit.Credential, Run: "r", Verdict: "deny", Reason: "placeholder_leak", Credential: "stripe", Host: "api.known.example"}, func(int, *audit.Record) {}), "placeholder_leak api.known.example"},
+		{"a credential that was refused", each(1, audit.Record{Kind: audit.Credential, Run: "r", Verdict: "deny", Reason: "credential_unavailable", Credential: "stripe", Host: "api.known.example"}, func(int, *audit.Record) {}), ""},
 		{"a client that pins", each(1, refuse, func(_ int, r *audit.Record) { r.Reason = "client_rejected_ca" }), "client_rejected_ca api.known.example"},
+		{"a client that is refused after it trusts", each(1, refuse, func(_ int, r *audit.Record) { r.Reason = "authority_mismatch" }), ""},
+		{"a client that pins, and that nobody asked about", each(1, refuse, func(_ int, r *audit.Record) {
+			r.Reason, r.Time = "client_rejected_ca", start.Add(25*time.Hour)
+		}), ""},
 		{"packets beside the gateway", each(1, audit.Record{Kind: audit.Bypass, Run: "r"}, func(int, *audit.Record) {}), "bypass "},
+		{"packets through the gateway", each(1, audit.Record{Kind: audit.DNS, Run: "r", QType: "A", Verdict: "inspect", Reason: "allowed", Host: "api.known.example"}, func(int, *audit.Record) {}), ""},
 		{"a gap", each(1, audit.Record{Kind: audit.Gap, Error: "no space left"}, func(int, *audit.Record) {}), "gap "},
+		{"a collector that is behind", each(1, audit.Record{Kind: audit.Ship, Error: "no space left"}, func(int, *audit.Record) {}), ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -120,48 +120,102 @@ const (
 )
 
 func (h *hunt) beacons() error {
-	type key struct{ run, host string }
-	var at key
-	var now int64
-	var id string
-	var run []int64
-	var ids []string
-	last := key{}
-	flush := func() {
-		if mean, ok := steady(run); ok {
-			h.add(Beacon, last.host, last.run, run[0], ids, "%s asked %s %d times, every %s almost to the second: "+
-				"something calls home, or polls.", who(last.run, ""), last.host, len(run), mean.Round(100*time.Millisecond))
-		}
-		run, ids = run[:0], nil
+	// Which run a record is of, and which host it asks for, stands in its shape:
+	// millions of records are counted by a number, unsorted and without text.
+	of, order, err := h.rhythms()
+	if err != nil {
+		return err
 	}
-	err := h.each(`SELECT run, host, time, id FROM `+timed+` WHERE time >= ? AND time < ? AND kind IN ('admit', 'refuse')
-		AND host <> '' ORDER BY run, host, time`,
-		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()}, []any{&at.run, &at.host, &now, &id}, func() error {
-			if at != last {
-				flush()
-				last = at
+	var shape, now, seq int64
+	err = h.each("SELECT shape, time, seq FROM entries WHERE time >= ? AND time < ? ORDER BY time",
+		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()}, []any{&shape, &now, &seq}, func() error {
+			if r := of[shape]; r != nil {
+				r.beat(now, seq)
 			}
-			run, ids = append(run, now), append(ids, id)
 			return nil
 		})
-	flush()
-	return err
+	if err != nil {
+		return err
+	}
+	for _, r := range order {
+		mean, ok := r.steady()
+		if !ok {
+			continue
+		}
+		ids, err := h.ids(r.seqs)
+		if err != nil {
+			return err
+		}
+		h.add(Beacon, r.host, r.run, r.first, ids, "%s asked %s %d times, every %s almost to the second: "+
+			"something calls home, or polls.", who(r.run, ""), r.host, r.n+1, mean.Round(100*time.Millisecond))
+	}
+	return nil
 }
 
-// steady reports whether times are as regular as a clock's, and their mean
-// distance.
-func steady(times []int64) (time.Duration, bool) {
-	n := len(times) - 1
-	if n+1 < beats {
-		return 0, false
+// rhythm is when a run asked for a host.
+type rhythm struct {
+	run, host   string
+	first, last int64
+	seqs        []int64 // of the first records
+	n           int     // intervals
+	mean, sum   float64 // of them, and the squares of what they differ from it: Welford's method
+}
+
+// rhythms returns one for each run and host, by the shapes of their requests.
+func (h *hunt) rhythms() (of map[int64]*rhythm, order []*rhythm, err error) {
+	type key struct{ run, host string }
+	known := map[key]*rhythm{}
+	of = map[int64]*rhythm{}
+	var shape int64
+	var at key
+	err = h.each("SELECT shape, run, host FROM shapes WHERE kind IN ('admit', 'refuse') AND host <> '' ORDER BY run, host",
+		nil, []any{&shape, &at.run, &at.host}, func() error {
+			r := known[at]
+			if r == nil {
+				r = &rhythm{run: at.run, host: at.host}
+				known[at] = r
+				order = append(order, r)
+			}
+			of[shape] = r
+			return nil
+		})
+	return of, order, err
+}
+
+func (r *rhythm) beat(now, seq int64) {
+	if len(r.seqs) < maxIDs {
+		r.seqs = append(r.seqs, seq)
 	}
-	mean := float64(times[n]-times[0]) / float64(n)
-	var sum float64
-	for i := range n {
-		d := float64(times[i+1]-times[i]) - mean
-		sum += d * d
+	if len(r.seqs) == 1 {
+		r.first, r.last = now, now
+		return
 	}
-	return time.Duration(mean), mean >= float64(leastBeat) && math.Sqrt(sum/float64(n)) <= regular*mean
+	d := float64(now - r.last)
+	r.last = now
+	r.n++
+	off := d - r.mean
+	r.mean += off / float64(r.n)
+	r.sum += off * (d - r.mean)
+}
+
+// steady reports whether the requests are as regular as a clock's, and their
+// mean distance.
+func (r *rhythm) steady() (time.Duration, bool) {
+	return time.Duration(r.mean), r.n+1 >= beats && r.mean >= float64(leastBeat) && math.Sqrt(r.sum/float64(r.n)) <= regular*r.mean
+}
+
+// ids returns the ids of records, by their numbers.
+func (h *hunt) ids(seqs []int64) (ids []string, err error) {
+	args := make([]any, len(seqs))
+	for i, s := range seqs {
+		args[i] = s
+	}
+	var id string
+	err = h.each("SELECT id FROM entries WHERE seq IN (?"+strings.Repeat(", ?", len(seqs)-1)+") ORDER BY time", args, []any{&id}, func() error {
+		ids = append(ids, id)
+		return nil
+	})
+	return ids, err
 }
 
 func cut(s string, n int) string {
