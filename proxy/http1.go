@@ -124,6 +124,11 @@ func (c *http1) next() bool {
 	}
 	c.last = req.Method
 	req.RemoteAddr = c.st.client
+	return c.one(req, expects)
+}
+
+// one has one request answered; false: it was the last.
+func (c *http1) one(req *http.Request, expects bool) bool {
 	a := &c.answer
 	a.begin(c, req)
 	body, hasBody := req.Body.(*h1.Body)
@@ -272,8 +277,8 @@ func (c *http1) linger() {
 // takes long.
 func (c *http1) begin() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.busy = true
-	c.mu.Unlock()
 	if c.timer == nil {
 		c.timer = time.AfterFunc(watchAfter, c.look)
 	} else {

@@ -192,7 +192,7 @@ func (x *exchange) copyBody(body io.Reader) (reading, writing error) {
 	for {
 		n, err := body.Read(buf)
 		if n > 0 {
-			k, werr := x.w.Write(buf[:n])
+			k, werr := x.w.Write(buf[:n]) //nolint:gosec // G705: it is upstream's answer, with upstream's type
 			x.received += int64(k)
 			if werr == nil {
 				werr = flush()
@@ -316,15 +316,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if b.stopped || b.closed.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	left := b.most - b.x.sent.Load()
-	if b.most > 0 && int64(len(p)) > left+1 {
-		p = p[:left+1]
-	}
-	n, err := b.body.Read(p)
-	if b.most > 0 && int64(n) > left {
-		n, err = int(left), errBodyTooLarge
-		b.x.overBody.Store(true)
-	}
+	n, err := b.readBounded(p)
 	b.x.sent.Add(int64(n))
 	b.x.keepSent(p[:n])
 	switch {
@@ -337,6 +329,19 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	case err != nil && !b.closed.Load() && !b.x.bodyStopped.Load(): // else upstream has gone, and the sandbox is not to blame
 		err = fmt.Errorf("reading the request's body: %w", err)
 		b.x.badBody.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+func (b *requestBody) readBounded(p []byte) (int, error) {
+	if b.most <= 0 {
+		return b.body.Read(p)
+	}
+	left := b.most - b.x.sent.Load()
+	n, err := b.body.Read(p[:min(int64(len(p)), left+1)])
+	if int64(n) > left {
+		n, err = int(left), errBodyTooLarge
+		b.x.overBody.Store(true)
 	}
 	return n, err
 }

@@ -919,27 +919,28 @@ func TestBulkTunnel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
 			sums := make(chan [32]byte, 1)
+			noise := func(seed byte) io.Reader { return io.LimitReader(mathrand.NewChaCha8([32]byte{seed}), size) }
 			l.serveRaw(func(c net.Conn) {
 				h := sha256.New()
 				// Hidden behind plain readers and writers, so that only the gateway splices.
 				_, _ = io.CopyN(h, struct{ io.Reader }{c}, size)
 				sums <- [32]byte(h.Sum(nil))
-				_, _ = io.Copy(struct{ io.Writer }{c}, noise(size, 2))
+				_, _ = io.Copy(struct{ io.Writer }{c}, noise(2))
 				_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // an echo until the end
 			})
 			c, err := open(l, t.Context(), "raw.test:5432")
 			must(t, err)
 			defer c.Close()
 			must(t, c.SetDeadline(time.Now().Add(20*time.Second)))
-			_, err = io.Copy(struct{ io.Writer }{c}, noise(size, 1))
+			_, err = io.Copy(struct{ io.Writer }{c}, noise(1))
 			must(t, err)
-			if got := <-sums; got != sumOf(t, noise(size, 1)) {
+			if got := <-sums; got != sumOf(t, noise(1)) {
 				t.Error("the origin got something else")
 			}
 			h := sha256.New()
 			_, err = io.CopyN(h, struct{ io.Reader }{c}, size)
 			must(t, err)
-			if [32]byte(h.Sum(nil)) != sumOf(t, noise(size, 2)) {
+			if [32]byte(h.Sum(nil)) != sumOf(t, noise(2)) {
 				t.Error("the client got something else")
 			}
 			echo(t, c, "and then little")
@@ -954,12 +955,6 @@ func TestBulkTunnel(t *testing.T) {
 			}
 		})
 	}
-}
-
-// noise returns octets that no two pieces of which are alike.
-func noise(size int64, seed byte) io.Reader {
-	r := mathrand.NewChaCha8([32]byte{seed})
-	return io.LimitReader(r, size)
 }
 
 func sumOf(t *testing.T, r io.Reader) [32]byte {

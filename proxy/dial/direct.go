@@ -34,8 +34,8 @@ func newRequest(admitted rules.Request, query string, req *http.Request) (*reque
 			Err: errors.New("path cannot be sent as it was judged"),
 		}
 	}
-	switch {
-	case req.Body == nil || req.Body == http.NoBody:
+	switch req.Body {
+	case nil, http.NoBody:
 		r.length = 0
 	default:
 		r.body = req.Body

@@ -32,9 +32,7 @@ import (
 func (d *Dialer) Forward(ctx context.Context, p gate.Pass, req *http.Request) (*http.Response, error) {
 	query, addrs, err := d.admitted(ctx, p, req)
 	if err != nil {
-		if req.Body != nil {
-			_ = req.Body.Close() // as a RoundTripper must, also on error
-		}
+		closeBody(req)
 		return nil, err
 	}
 	pool := d.poolFor(p, addrs)
@@ -57,30 +55,15 @@ func (d *Dialer) Forward(ctx context.Context, p gate.Pass, req *http.Request) (*
 // HTTP/2 is spoken.
 func (d *Dialer) send(ctx context.Context, t *ticket, query string, req *http.Request) (*http.Response, error) {
 	if t.pool.tls != nil && (!t.pool.speaksH2(t.key()) || req.Header["Upgrade"] != nil) {
-		r, err := newRequest(t.pass.Request(), query, req)
-		if err == nil {
-			err = r.readSmall()
-		}
-		if err != nil {
-			if req.Body != nil {
-				_ = req.Body.Close()
-			}
-			return nil, err
-		}
-		resp, err := d.roundTrip(ctx, t, r)
+		resp, again, err := d.sendDirectly(ctx, t, query, req)
 		if !errors.Is(err, errH2) {
 			return resp, err
 		}
-		if r.small != nil { // was read, and not sent
-			req = req.WithContext(ctx)
-			req.Body = io.NopCloser(bytes.NewReader(r.small))
-		}
+		req = again
 	}
 	out, err := t.outgoing(ctx, query, req)
 	if err != nil {
-		if req.Body != nil {
-			_ = req.Body.Close()
-		}
+		closeBody(req)
 		return nil, err
 	}
 	resp, err := t.pool.transport.RoundTrip(out)
@@ -89,6 +72,32 @@ func (d *Dialer) send(ctx context.Context, t *ticket, query string, req *http.Re
 		_ = c.Close() // net/http had another one
 	}
 	return resp, err
+}
+
+// sendDirectly sends a request over HTTP/1.1. With errH2 it returns the request
+// that is to be sent instead: a short body was read already.
+func (d *Dialer) sendDirectly(ctx context.Context, t *ticket, query string, req *http.Request) (resp *http.Response, again *http.Request, err error) {
+	r, err := newRequest(t.pass.Request(), query, req)
+	if err == nil {
+		err = r.readSmall()
+	}
+	if err != nil {
+		closeBody(req)
+		return nil, nil, err
+	}
+	resp, err = d.roundTrip(ctx, t, r)
+	if again = req; r.small != nil {
+		again = req.WithContext(ctx)
+		again.Body = io.NopCloser(bytes.NewReader(r.small))
+	}
+	return resp, again, err
+}
+
+// closeBody does what a RoundTripper must, also on error.
+func closeBody(req *http.Request) {
+	if req.Body != nil {
+		_ = req.Body.Close()
+	}
 }
 
 // ticket goes with a request to the dial that it may lead to.

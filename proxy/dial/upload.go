@@ -19,7 +19,6 @@ type upload struct {
 
 	asking bool          // the body waits for 100 Continue
 	done   chan struct{} // closed when the body was sent; nil without a goroutine
-	over   bool          // no body will be sent
 
 	mu   sync.Mutex // guards the two below
 	err  error      // of reading the body: what ends the request

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 )
@@ -222,12 +223,7 @@ func (r *Reader) hasLine(within bool) bool {
 		}
 		b = b[2:]
 	}
-	for _, c := range b {
-		if c == '\n' {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(b, '\n')
 }
 
 // hasEnd reports whether the last chunk is there, with no trailer.

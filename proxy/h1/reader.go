@@ -262,15 +262,7 @@ func endOfBlock(b []byte, from int) int {
 func (r *Reader) read(p []byte) (int, error) {
 	if r.Buffered() == 0 {
 		if len(p) >= bufferSize && r.err == nil {
-			r.Release()
-			n, err := r.src.Read(p)
-			if err != nil && !isTimeout(err) {
-				r.err = err
-			}
-			if n > 0 {
-				err = nil
-			}
-			return n, err
+			return r.readPast(p)
 		}
 		r.take()
 		r.r, r.w = 0, 0
@@ -282,6 +274,19 @@ func (r *Reader) read(p []byte) (int, error) {
 	n := copy(p, r.buf[r.r:r.w])
 	r.r += n
 	return n, nil
+}
+
+// readPast is read without the buffer, which is empty.
+func (r *Reader) readPast(p []byte) (int, error) {
+	r.Release()
+	n, err := r.src.Read(p)
+	if err != nil && !isTimeout(err) {
+		r.err = err
+	}
+	if n > 0 {
+		err = nil
+	}
+	return n, err
 }
 
 // line returns the next line without its CRLF; a bare LF does not end it. It

@@ -3,7 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/sha1" //nolint:gosec // RFC 6455 asks for it
+	"crypto/sha1" // RFC 6455 asks for it
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/binary"
@@ -94,16 +94,16 @@ func originConn(c net.Conn) {
 		if err != nil {
 			return
 		}
-		switch path := req.URL.Path; {
-		case path == "/":
+		switch path := req.URL.Path; path {
+		case "/":
 			_, err = c.Write(smallAnswer)
-		case path == "/upload":
+		case "/upload":
 			n, _ := io.CopyBuffer(struct{ io.Writer }{io.Discard}, req.Body, make([]byte, 64<<10))
 			_, err = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%d", len(strconv.FormatInt(n, 10)), n)
-		case path == "/events":
+		case "/events":
 			events(c)
 			return
-		case path == "/ws":
+		case "/ws":
 			echo(c, br, req)
 			return
 		default:
@@ -145,7 +145,7 @@ func events(c net.Conn) {
 
 // echo says back every frame, which must be a whole short binary message.
 func echo(c net.Conn, br *bufio.Reader, req *http.Request) {
-	sum := sha1.Sum([]byte(req.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) //nolint:gosec // as above
+	sum := sha1.Sum([]byte(req.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	_, err := fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: %s\r\n\r\n",
 		base64.StdEncoding.EncodeToString(sum[:]))
 	var frame [2 + 4 + 125]byte

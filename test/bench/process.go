@@ -47,7 +47,7 @@ func start(ctx context.Context, dir, name, role string, args ...string) (*proces
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if p.words = strings.Split(strings.TrimSpace(line), " "); err != nil || p.words[0] != "ready" {
 		said, _ := os.ReadFile(stderr.Name())
-		return nil, errors.Join(fmt.Errorf("starting %s: %v: %s", name, err, said), p.stop())
+		return nil, errors.Join(fmt.Errorf("starting %s: %w: %s", name, err, said), p.stop())
 	}
 	return p, nil
 }

@@ -52,33 +52,55 @@ func metrics() []metric {
 	}
 	keep := func(p *probe, d time.Duration) measured { return p.requests(d, many) }
 	return []metric{
-		{name: "tunnels, nothing inside", unit: "/s", ref: "raw", floor: 0.85, aim: 1, value: perSecond,
-			run: tunnelled(func(p *probe, d time.Duration) measured { return p.tunnels(d, many) })},
-		{name: "tunnels, TLS passed through", unit: "/s", ref: "raw", floor: 0.85, aim: 1, value: perSecond,
-			run: func(b *bench, side string, d time.Duration) measured { return b.passed(side).tunnels(d, many) }},
+		{
+			name: "tunnels, nothing inside", unit: "/s", ref: "raw", floor: 0.85, aim: 1, value: perSecond,
+			run: tunnelled(func(p *probe, d time.Duration) measured { return p.tunnels(d, many) }),
+		},
+		{
+			name: "tunnels, TLS passed through", unit: "/s", ref: "raw", floor: 0.85, aim: 1, value: perSecond,
+			run: func(b *bench, side string, d time.Duration) measured { return b.passed(side).tunnels(d, many) },
+		},
 		{name: "tunnel keep-alive", unit: "req/s", ref: "raw", floor: 0.95, aim: 1.05, value: perSecond, run: tunnelled(keep)},
-		{name: "tunnel download", unit: "MB/s", ref: "raw", floor: 0.95, aim: 1.05, value: megabytes,
-			run: tunnelled(func(p *probe, d time.Duration) measured { return p.downloads(d, 4) })},
-		{name: "inspected tunnels, warm leaf", unit: "/s", ref: "mitm", floor: 1.4, aim: 1.8, value: perSecond,
-			run: inspected(func(p *probe, d time.Duration) measured { return p.tunnels(d, many) })},
-		{name: "inspected tunnels, cold leaf", unit: "/s", ref: "mitm", floor: 0.85, aim: 0.95, value: perSecond,
-			run: func(b *bench, side string, d time.Duration) measured { return b.cold(side).tunnels(d, many) }},
+		{
+			name: "tunnel download", unit: "MB/s", ref: "raw", floor: 0.95, aim: 1.05, value: megabytes,
+			run: tunnelled(func(p *probe, d time.Duration) measured { return p.downloads(d, 4) }),
+		},
+		{
+			name: "inspected tunnels, warm leaf", unit: "/s", ref: "mitm", floor: 1.4, aim: 1.8, value: perSecond,
+			run: inspected(func(p *probe, d time.Duration) measured { return p.tunnels(d, many) }),
+		},
+		{
+			name: "inspected tunnels, cold leaf", unit: "/s", ref: "mitm", floor: 0.85, aim: 0.95, value: perSecond,
+			run: func(b *bench, side string, d time.Duration) measured { return b.cold(side).tunnels(d, many) },
+		},
 		{name: "inspected keep-alive", unit: "req/s", ref: "stdlib", floor: 1, aim: 1.5, value: perSecond, run: inspected(keep)},
 		{name: "inspected keep-alive", unit: "req/s", ref: "mitm", aim: 0.85, value: perSecond, run: inspected(keep)},
-		{name: "inspected p50 added, 1 conn", unit: "us", ref: "stdlib", floor: 1, aim: 0.6, less: true, added: true, value: micros,
-			run: inspected(func(p *probe, d time.Duration) measured { return p.requests(d, 1) })},
-		{name: "inspected download", unit: "MB/s", ref: "mitm", floor: 0.9, aim: 1, value: megabytes,
-			run: inspected(func(p *probe, d time.Duration) measured { return p.downloads(d, 4) })},
-		{name: "inspected upload", unit: "MB/s", ref: "mitm", floor: 0.9, aim: 1, value: megabytes,
-			run: inspected(func(p *probe, d time.Duration) measured { return p.uploads(d, 4) })},
-		{name: "WebSocket echo, 4 conns", unit: "msg/s", ref: "mitm", floor: 0.9, aim: 1, value: perSecond,
-			run: inspected(func(p *probe, d time.Duration) measured { return p.messages(d, 4) })},
-		{name: "SSE event p50, 4 conns", unit: "us", ref: "mitm", floor: 1.2, aim: 1, less: true, value: micros,
-			run: inspected(func(p *probe, d time.Duration) measured { return p.events(d, 4) })},
-		{name: "DNS answers", unit: "/s", ref: "dns", floor: 0.8, aim: 1, value: perSecond,
+		{
+			name: "inspected p50 added, 1 conn", unit: "us", ref: "stdlib", floor: 1, aim: 0.6, less: true, added: true, value: micros,
+			run: inspected(func(p *probe, d time.Duration) measured { return p.requests(d, 1) }),
+		},
+		{
+			name: "inspected download", unit: "MB/s", ref: "mitm", floor: 0.9, aim: 1, value: megabytes,
+			run: inspected(func(p *probe, d time.Duration) measured { return p.downloads(d, 4) }),
+		},
+		{
+			name: "inspected upload", unit: "MB/s", ref: "mitm", floor: 0.9, aim: 1, value: megabytes,
+			run: inspected(func(p *probe, d time.Duration) measured { return p.uploads(d, 4) }),
+		},
+		{
+			name: "WebSocket echo, 4 conns", unit: "msg/s", ref: "mitm", floor: 0.9, aim: 1, value: perSecond,
+			run: inspected(func(p *probe, d time.Duration) measured { return p.messages(d, 4) }),
+		},
+		{
+			name: "SSE event p50, 4 conns", unit: "us", ref: "mitm", floor: 1.2, aim: 1, less: true, value: micros,
+			run: inspected(func(p *probe, d time.Duration) measured { return p.events(d, 4) }),
+		},
+		{
+			name: "DNS answers", unit: "/s", ref: "dns", floor: 0.8, aim: 1, value: perSecond,
 			run: func(_ *bench, side string, d time.Duration) measured {
 				return lookups(map[string]string{ours: dnsOurs, "dns": dnsRef}[side], d, many)
-			}},
+			},
+		},
 	}
 }
 
