@@ -33,7 +33,7 @@ func TestConnectOverH2(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, _ = l.connect2(t.Context(), "127.0.0.1:1") // makes the door
+			_, _ = l.connect2(t.Context(), "127.0.0.1:22") // makes the door; refused at once, since ssh waits for the server
 			l.log.await(t, 1)
 			req := (&http.Request{
 				Method: tt.method, URL: &url.URL{Scheme: "http", Host: l.explicitAddr, Path: tt.path}, Host: tt.authority, Header: http.Header{},
