@@ -192,8 +192,8 @@ func (m *measured) fail(err error) {
 }
 
 // tunnels opens a connection, asks once, and closes, over and over.
-func (p *probe) tunnels(d time.Duration, n int) measured {
-	return during(d, n, func(until func() bool) (m measured) {
+func (p *probe) tunnels(d time.Duration) measured {
+	return during(d, many, func(until func() bool) (m measured) {
 		for until() {
 			c, err := p.open()
 			if err == nil {

@@ -54,11 +54,11 @@ func metrics() []metric {
 	return []metric{
 		{
 			name: "tunnels, nothing inside", unit: "/s", ref: "raw", floor: 0.85, aim: 1, value: perSecond,
-			run: tunnelled(func(p *probe, d time.Duration) measured { return p.tunnels(d, many) }),
+			run: tunnelled(func(p *probe, d time.Duration) measured { return p.tunnels(d) }),
 		},
 		{
 			name: "tunnels, TLS passed through", unit: "/s", ref: "raw", floor: 0.85, aim: 1, value: perSecond,
-			run: func(b *bench, side string, d time.Duration) measured { return b.passed(side).tunnels(d, many) },
+			run: func(b *bench, side string, d time.Duration) measured { return b.passed(side).tunnels(d) },
 		},
 		{name: "tunnel keep-alive", unit: "req/s", ref: "raw", floor: 0.95, aim: 1.05, value: perSecond, run: tunnelled(keep)},
 		{
@@ -67,11 +67,11 @@ func metrics() []metric {
 		},
 		{
 			name: "inspected tunnels, warm leaf", unit: "/s", ref: "mitm", floor: 1.4, aim: 1.8, value: perSecond,
-			run: inspected(func(p *probe, d time.Duration) measured { return p.tunnels(d, many) }),
+			run: inspected(func(p *probe, d time.Duration) measured { return p.tunnels(d) }),
 		},
 		{
 			name: "inspected tunnels, cold leaf", unit: "/s", ref: "mitm", floor: 0.85, aim: 0.95, value: perSecond,
-			run: func(b *bench, side string, d time.Duration) measured { return b.cold(side).tunnels(d, many) },
+			run: func(b *bench, side string, d time.Duration) measured { return b.cold(side).tunnels(d) },
 		},
 		{name: "inspected keep-alive", unit: "req/s", ref: "stdlib", floor: 1, aim: 1.5, value: perSecond, run: inspected(keep)},
 		{name: "inspected keep-alive", unit: "req/s", ref: "mitm", aim: 0.85, value: perSecond, run: inspected(keep)},
