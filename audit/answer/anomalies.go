@@ -210,14 +210,21 @@ const timed = "entries CROSS JOIN shapes ON shapes.shape = entries.shape"
 
 // marked finds what the gateway itself gave a name to.
 func (h *hunt) marked() error {
-	var kind, reason, run, cell, host, credential, fault, data, id string
+	var kind, reason, run, cell, host, credential, fault, data, id, ref string
 	var at int64
+	leaks := map[string]int{} // where found has those of a request: its own record tells of one, and its credential's
 	rare, args := h.rare(`kind IN ('bypass', 'gap') OR reason IN ('placeholder_leak', 'client_rejected_ca')`)
-	return h.each("SELECT kind, reason, run, cell, host, credential, error, data, id, time FROM "+rare+" ORDER BY seq", args,
-		[]any{&kind, &reason, &run, &cell, &host, &credential, &fault, &data, &id, &at}, func() error {
+	return h.each("SELECT kind, reason, run, cell, host, credential, error, data, id, ref, time FROM "+rare+" ORDER BY seq", args,
+		[]any{&kind, &reason, &run, &cell, &host, &credential, &fault, &data, &id, &ref, &at}, func() error {
 			ids := []string{id}
 			switch {
 			case reason == "placeholder_leak":
+				request := or(ref, id)
+				if i, told := leaks[request]; told {
+					h.found[i].IDs = append(h.found[i].IDs, id)
+					return nil
+				}
+				leaks[request] = len(h.found)
 				h.add(Leak, host, run, at, ids, "%s sent the placeholder of %s where it does not belong, to %s: "+
 					"something read it and sent it on.", who(run, cell), or(credential, "a credential"), or(host, "an unnamed host"))
 			case reason == "client_rejected_ca":

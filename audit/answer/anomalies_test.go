@@ -91,6 +91,8 @@ func TestAnomalies(t *testing.T) {
 		}), "beacon api.known.example"},
 		{"somebody at work", each(12, admit, func(i int, r *audit.Record) { r.Time = start.Add(time.Duration(i*i) * 30 * time.Second) }), ""},
 		{"a leaked placeholder", each(1, audit.Record{Kind: audit.Credential, Run: "r", Verdict: "deny", Reason: "placeholder_leak", Credential: "stripe", Host: "api.known.example"}, func(int, *audit.Record) {}), "placeholder_leak api.known.example"},
+		{"a leak that two records tell of", append(each(1, refuse, func(_ int, r *audit.Record) { r.Reason = "placeholder_leak" }),
+			audit.Record{Kind: audit.Credential, ID: "b0", Ref: "a0", Time: start, Run: "r", Reason: "placeholder_leak", Credential: "stripe", Host: "api.known.example"}), "placeholder_leak api.known.example"},
 		{"a credential that was refused", each(1, audit.Record{Kind: audit.Credential, Run: "r", Verdict: "deny", Reason: "credential_unavailable", Credential: "stripe", Host: "api.known.example"}, func(int, *audit.Record) {}), ""},
 		{"a client that pins", each(1, refuse, func(_ int, r *audit.Record) { r.Reason = "client_rejected_ca" }), "client_rejected_ca api.known.example"},
 		{"a client that is refused after it trusts", each(1, refuse, func(_ int, r *audit.Record) { r.Reason = "authority_mismatch" }), ""},

@@ -173,7 +173,9 @@ func What(r *audit.Record) string {
 		return join(r.QType, r.Host, arrow(r.Answer))
 	case audit.Done:
 		return join(Outcome(r), place(r), r.Error)
-	case audit.Admit, audit.Refuse, audit.Credential:
+	case audit.Credential:
+		return join(event(r), r.Method, place(r), via(r.Credential), r.Error)
+	case audit.Admit, audit.Refuse:
 		return join(r.Method, place(r), via(r.Credential), r.Error)
 	case audit.RunStart, audit.RunEnd:
 		return join(ofRun(r), r.Run, r.Error)
@@ -241,7 +243,17 @@ func Size(n int64) string {
 	return strconv.FormatInt(n, 10) + "B"
 }
 
-// brief is the start of what a record carries beside its fields.
+// event is what happened to a credential. Data that is not as expected says nothing.
+func event(r *audit.Record) string {
+	var d struct {
+		Event string `json:"event"`
+	}
+	if json.Unmarshal(r.Data, &d) != nil || d.Event == "" {
+		return ""
+	}
+	return d.Event + ":"
+}
+
 // ofRun says how a run began or ended. Data that is not as expected says nothing.
 func ofRun(r *audit.Record) string {
 	var d struct {
@@ -263,4 +275,5 @@ func ofRun(r *audit.Record) string {
 	return fmt.Sprintf("%s %d, %d denied", d.Cause, d.Exit, d.Denied)
 }
 
+// brief is the start of what a record carries beside its fields.
 func brief(data json.RawMessage) string { return string(data[:min(len(data), 200)]) }

@@ -75,10 +75,7 @@ func askWhy(c *cobra.Command, args []string, x *index.Index) (*why, error) {
 	d := p.rules.Decide(req)
 	out := &why{ID: rec.ID, Same: d.Verdict.String() == rec.Verdict && string(d.Reason) == rec.Reason}
 	out.Recorded.Verdict, out.Recorded.Reason, out.Recorded.Rule, out.Recorded.Where = rec.Verdict, rec.Reason, rec.Rule, rec.Where
-	out.Policy = explanation{
-		Request: asked(rec), Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where,
-		Credential: d.Credential, Limits: limitsOf(d.Limits), Policy: p.digest, Near: p.rules.Explain(req),
-	}
+	out.Policy = *explained(p.rules, req, &d, asked(rec))
 	return out, nil
 }
 

@@ -177,10 +177,15 @@ func explain(p *rules.Policy, asked string, headers []string) (*explanation, err
 	if d.Verdict == rules.Tunnel && req.Question == rules.Fetch {
 		req.Question = rules.Connect // the stream is carried unopened: no rule judges what is in it
 	}
+	return explained(p, req, &d, asked), nil
+}
+
+// explained tells a decision about a question, and of each rule near it why.
+func explained(p *rules.Policy, req rules.Request, d *rules.Decision, asked string) *explanation {
 	return &explanation{
 		Request: asked, Question: req.Question.String(), Verdict: d.Verdict.String(), Reason: string(d.Reason), WouldDeny: string(d.Observed),
 		Rule: d.Rule, Where: d.Where, Scope: d.Scope, Credential: d.Credential, Limits: limitsOf(d.Limits), Policy: p.Digest(), Near: p.Explain(req),
-	}, nil
+	}
 }
 
 func limitsOf(l *rules.Limits) map[string]string {
