@@ -96,6 +96,10 @@ func (x *exchange) serve(explain bool) {
 		x.refuse(rules.BadRequest, err)
 		return
 	}
+	if asksDNS(x.in.Header) {
+		x.refuse(rules.ProtocolNotAllowed, errDoH)
+		return
+	}
 	req := x.request()
 	req.Carries = x.cfg.Find(x.st.cell, x.in)
 	if x.pass, err = x.cfg.Gate.Admit(x.ctx, req); err != nil {

@@ -403,3 +403,43 @@ func TestHeaders(t *testing.T) {
 		})
 	}
 }
+
+// TestDNSOverHTTPS is DN-06: no second resolver, on a host that is allowed.
+func TestDNSOverHTTPS(t *testing.T) {
+	tests := []struct {
+		name, method, field, value string
+		refused                    bool
+	}{
+		{"DN-06 a question in the body", "POST", "Content-Type", "application/dns-message", true},
+		{"DN-06 a question in the query", "GET", "Accept", "text/html, Application/DNS-Message;q=0.9", true},
+		{"DN-06 JSON", "GET", "Accept", "application/dns-json", true},
+		{"JSON of another kind", "GET", "Accept", "application/json", false},
+		{"a body of another kind", "POST", "Content-Type", "application/octet-stream", false},
+	}
+	for _, w := range ways() {
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			o := &witness{}
+			l.serveOrigin("any.test", w.h2, o)
+			for _, tt := range tests {
+				req, err := http.NewRequestWithContext(t.Context(), tt.method, w.url("any.test", "/dns-query?dns=AAABAAAB"), nil)
+				must(t, err)
+				req.Header.Set(tt.field, tt.value)
+				resp, err := w.client(l).Do(req)
+				must(t, err)
+				must(t, resp.Body.Close())
+				records := l.log.await(t, 1)
+				saw := len(o.take())
+				if tt.refused && (resp.StatusCode != 403 || saw != 0 || len(records) != 1 || records[0].Reason != "protocol_not_allowed") {
+					t.Errorf("%s: status %d, the origin saw %d, records %+v", tt.name, resp.StatusCode, saw, linesOf(records))
+				}
+				if !tt.refused {
+					if resp.StatusCode != 200 || saw != 1 {
+						t.Errorf("%s: status %d, the origin saw %d", tt.name, resp.StatusCode, saw)
+					}
+					l.log.await(t, 2-len(records))
+				}
+			}
+		})
+	}
+}

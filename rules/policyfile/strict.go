@@ -11,10 +11,17 @@ import (
 // soon is how long before its end a rule is told of.
 const soon = 14 * 86400
 
+// resolvers are hosts of well-known public services of DNS over HTTPS.
+var resolvers = []string{
+	"dns.google", "dns.google.com", "cloudflare-dns.com", "mozilla.cloudflare-dns.com", "chrome.cloudflare-dns.com",
+	"one.one.one.one", "dns.quad9.net", "doh.opendns.com", "dns.nextdns.io", "dns.adguard-dns.com",
+	"1.1.1.1", "1.0.0.1", "8.8.8.8", "8.8.4.4", "9.9.9.9",
+}
+
 // Strict returns what keeps a policy that loads out of production: a reason
 // that nobody wrote yet, a rule that has expired or will within 14 days of now
 // (seconds since the Unix epoch), a rule that can admit nothing since others
-// deny all of it. The error is [Errors], nil for nothing.
+// deny all of it, a rule about a public resolver. The error is [Errors], nil for nothing.
 func (p *PolicyFile) Strict(now int64) error {
 	var denies []rules.Rule
 	for _, r := range p.doc.allRules() {
@@ -35,6 +42,11 @@ func (p *PolicyFile) Strict(now int64) error {
 		}
 		if r.Expires != 0 && r.Owner == "" && r.doc.owner == "" {
 			r.doc.errorf(r.node("expires"), "rule %q expires, and neither it nor its file has an owner who could renew it", r.ID)
+		}
+		for _, h := range r.Hosts {
+			if r.Action == rules.AllowAction && slices.Contains(resolvers, h.Host.String()) {
+				r.doc.errorf(r.at, "rule %q allows %s, a public resolver: names asked there carry data out; DNS over HTTPS is refused anyway", r.ID, h.Host)
+			}
 		}
 		if r.Action == rules.AllowAction && admitsNothing(&r.Rule, denies) {
 			r.doc.errorf(r.at, "rule %q admits nothing: deny rules take all of it", r.ID)

@@ -29,6 +29,7 @@ func TestStrict(t *testing.T) {
   - {id: todo, reason: "TODO say why", allow: {host: b.test}}
   - {id: dead, reason: x, allow: {host: c.test, paths: ["/v1/*"]}}
   - {id: half, reason: x, allow: {host: d.test, methods: [GET, PUT]}}
+  - {id: dns, reason: x, allow: {host: dns.google}}
   - {id: no-c, reason: x, deny: {host: c.test, paths: ["/V1/**"]}}
   - {id: no-d, reason: x, deny: {host: d.test, methods: [PUT]}}
 tests:
@@ -43,7 +44,7 @@ tests:
 	for _, r := range f.Untested() {
 		untested = append(untested, r.ID)
 	}
-	if got := strings.Join(untested, " "); got != "dead half no-c todo" {
+	if got := strings.Join(untested, " "); got != "dead dns half no-c todo" {
 		t.Errorf("untested: %s", got)
 	}
 	const end = 1801353600 // 2027-01-31
@@ -64,6 +65,7 @@ tests:
 		got := f.Strict(tt.now).Error()
 		for _, want := range []string{
 			tt.want, "p.yaml:6:24: rule \"todo\": the reason is still to be written", "p.yaml:7:5: rule \"dead\" admits nothing",
+			"p.yaml:9:5: rule \"dns\" allows dns.google, a public resolver",
 		} {
 			if !strings.Contains(got, want) {
 				t.Errorf("at %d:\n%s\nwant %q", tt.now, got, want)
