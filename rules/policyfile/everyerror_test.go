@@ -66,13 +66,17 @@ var unreachable = map[string]string{
 	"a condition without a name":          "the reader knows text",
 	"no such scope":                       "scopes are where a file is read from",
 	"an approval allows, expires, and neither grants a credential nor opens a private range": "approvals stand in no file",
-	"longer than 16 KiB":                   "a line of a file is shorter",
-	"longer than 16 KiB in canonical form": "a line of a file is shorter",
-	"a query or fragment":                  "a pattern and a test's URL are cut before",
-	"longer than 1 MiB":                    "TestPolicyErrors makes such a file",
-	"not an IPv6 address without a zone":   "an authority has brackets or it does not",
-	"cannot be proved: never %s: %w":       "told of approvals, which stand in no file",
-	"would break: never %s: %s":            "told of approvals, which stand in no file",
+	"longer than 16 KiB":                             "a line of a file is shorter",
+	"longer than 16 KiB in canonical form":           "a line of a file is shorter",
+	"a query or fragment":                            "a pattern and a test's URL are cut before",
+	"preset %q has no rule for a credential":         "every preset of ours has one",
+	"%q: there is no parameter %q":                   "presets are ours, and have tests",
+	"name and version are %s, and it is kept as %s":  "presets are ours, and have tests",
+	"this is %s; it has to be a plain number from 1": "presets are ours, and have tests",
+	"longer than 1 MiB":                              "TestPolicyErrors makes such a file",
+	"not an IPv6 address without a zone":             "an authority has brackets or it does not",
+	"cannot be proved: never %s: %w":                 "told of approvals, which stand in no file",
+	"would break: never %s: %s":                      "told of approvals, which stand in no file",
 }
 
 // helpers are functions that return what becomes part of an error.
@@ -148,7 +152,7 @@ func TestNoErrorIsMissing(t *testing.T) {
 	}
 	files = slices.DeleteFunc(files, func(s string) bool {
 		// What those say is told by commands of their own, which have tests.
-		return strings.HasSuffix(s, "_test.go") || s == "strict.go" || s == "preset.go" || s == "format.go" || s == "schema.go"
+		return strings.HasSuffix(s, "_test.go") || s == "strict.go" || s == "format.go" || s == "schema.go"
 	})
 	files = append(files, "../compile.go", "../condition.go", "../scope.go", "../limits.go", "../paths.go", "../target/target.go", "../target/path.go")
 	told := ""

@@ -328,6 +328,13 @@ var (
 	prose = regexp.MustCompile(`^[\pL0-9/(][\pL\pN ._/@+=(),;!?'"$%&§–—’…-]*$`)
 )
 
+var (
+	// aName is text that is plain in every context, but for some words that YAML
+	// keeps for itself.
+	aName    = regexp.MustCompile(`^[a-z][a-z0-9]*([._/-][a-z0-9]+)*$`)
+	notNames = []string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+)
+
 // scalar writes a plain value.
 func scalar(n ast.Node, inFlow bool) string {
 	s, ok := textOf(n)
@@ -346,6 +353,9 @@ func scalar(n ast.Node, inFlow bool) string {
 
 // readsAs reports whether the parser takes s, without quotes, for that text.
 func readsAs(s string, inFlow bool) bool {
+	if aName.MatchString(s) && !slices.Contains(notNames, s) {
+		return true // no need to ask
+	}
 	form := "k: %s\n"
 	if inFlow {
 		form = "k: [%s]\n"
