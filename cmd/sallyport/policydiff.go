@@ -304,7 +304,7 @@ func printExample(w io.Writer, e *changeExample) {
 func printWrapped(w io.Writer, indent, text string) {
 	const width = 100
 	line := indent
-	for _, word := range strings.Split(text, " ") {
+	for word := range strings.SplitSeq(text, " ") {
 		if line != indent && len([]rune(line))+1+len([]rune(word)) > width {
 			fmt.Fprintln(w, line)
 			line = indent + "  "

@@ -1,6 +1,7 @@
 package policyfile_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"sallyport/rules/policyfile"
 )
 
 // TestEveryErrorReadsAsBefore holds the errors of each file of testdata/invalid
@@ -66,9 +69,10 @@ var unreachable = map[string]string{
 	"a condition without a name":          "the reader knows text",
 	"no such scope":                       "scopes are where a file is read from",
 	"an approval allows, expires, and neither grants a credential nor opens a private range": "approvals stand in no file",
-	"longer than 16 KiB":                             "a line of a file is shorter",
-	"longer than 16 KiB in canonical form":           "a line of a file is shorter",
-	"a query or fragment":                            "a pattern and a test's URL are cut before",
+	"longer than 16 KiB":                   "a line of a file is shorter",
+	"longer than 16 KiB in canonical form": "a line of a file is shorter",
+	"a query or fragment":                  "a pattern and a test's URL are cut before",
+	"its effective form, with every default and include written out, is longer than 1 MiB: join rules that say the same of several hosts, or make it two policies": "TestEffectiveTooLong makes such a file",
 	"preset %q has no rule for a credential":         "every preset of ours has one",
 	"%q: there is no parameter %q":                   "presets are ours, and have tests",
 	"name and version are %s, and it is kept as %s":  "presets are ours, and have tests",
@@ -175,5 +179,18 @@ func TestNoErrorIsMissing(t *testing.T) {
 		if all[format] == "" {
 			t.Errorf("unreachable names an error that there is not: %q", format)
 		}
+	}
+}
+
+// TestEffectiveTooLong: a file that is short enough can say too much.
+func TestEffectiveTooLong(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(head + "rules:\n")
+	for i := range 6000 {
+		fmt.Fprintf(&b, "- {id: r%d, reason: because, allow: {host: h%d.test, paths: [/a]}}\n", i, i)
+	}
+	_, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(b.String())}, nil)
+	if err == nil || !strings.Contains(err.Error(), "its effective form, with every default and include written out, is longer than 1 MiB") {
+		t.Errorf("%v", err)
 	}
 }

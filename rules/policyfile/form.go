@@ -63,7 +63,6 @@ var (
 	countForm  = &form{typ: "integer", as: "number from 1", extra: object{"minimum": 1}}
 	portForm   = &form{typ: "integer", as: "port", extra: object{"minimum": 1, "maximum": 65535}}
 	boolForm   = &form{typ: "boolean"}
-	headerForm = pattern("header", "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 	methodForm = &form{
 		typ: "string", like: "^[!#$%&'*+.^_`|~0-9A-Z-]{1,32}$", as: "method", extra: object{"not": object{"const": "*"}},
 	}

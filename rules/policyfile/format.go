@@ -34,7 +34,9 @@ func Format(name string, data []byte) ([]byte, error) {
 		f.errorAt(1, 1, "this file cannot be formatted: %v", again.err())
 		return nil, f.err()
 	}
-	if l2 := newLayout(string(out), root2, formOf(kind)); !same(root, root2) || l2.comment != l.comment {
+	l2, p2 := newLayout(string(out), root2, formOf(kind)), &printer{}
+	p2.document(l2)
+	if !same(root, root2) || l2.comment != l.comment || !bytes.Equal(p2.Bytes(), out) {
 		f.errorAt(1, 1, "this file cannot be formatted without changing what it says; write it in a simpler way")
 		return nil, f.err()
 	}

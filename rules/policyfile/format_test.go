@@ -217,8 +217,10 @@ func somePolicyFile(t *rapid.T) []entry {
 	list := []any{}
 	for i := range rapid.IntRange(1, 3).Draw(t, "rules") {
 		match := []entry{
-			{"hosts", words("hosts", "a.test", "*.b.test", "bücher.test", "10.1.2.3")}, {"ports", words("ports", "80", "443")},
-			{"methods", words("methods", "GET", "POST")}, {"paths", words("paths", "/", "/v1/*", "/a%20b/**")},
+			{"hosts", words("hosts", "a.test", "*.b.test", "bücher.test", "10.1.2.3")},
+			{"ports", words("ports", "80", "443")},
+			{"methods", words("methods", "GET", "POST")},
+			{"paths", words("paths", "/", "/v1/*", "/a%20b/**")},
 			{"cidrs", words("cidrs", "10.0.0.0/8")},
 		}
 		list = append(list, []entry{
@@ -226,9 +228,11 @@ func somePolicyFile(t *rapid.T) []entry {
 		})
 	}
 	return []entry{
-		{"apiVersion", "sallyport/v1"}, {"kind", "Policy"},
+		{"apiVersion", "sallyport/v1"},
+		{"kind", "Policy"},
 		{"metadata", []entry{{"name", "p"}, {"description", reason.Draw(t, "description")}}},
-		{"rules", list}, {"never", []any{[]entry{{"host", "c.test"}, {"reason", reason.Draw(t, "why")}}}},
+		{"rules", list},
+		{"never", []any{[]entry{{"host", "c.test"}, {"reason", reason.Draw(t, "why")}}}},
 		{"tests", []any{[]entry{{"request", "GET https://c.test/"}, {"expect", "deny"}}}},
 	}
 }
@@ -254,6 +258,32 @@ func TestFormatKeepsTheMeaning(t *testing.T) {
 		}
 		if again, err := policyfile.Format("p.yaml", out); err != nil || string(again) != string(out) {
 			t.Fatalf("formatted again it is another (%v):\n%s\n%s", err, out, again)
+		}
+	})
+}
+
+// FuzzFormat: whatever is formatted can be formatted again, and is then the same.
+func FuzzFormat(f *testing.F) {
+	for _, pattern := range []string{"testdata/valid/*.yaml", "testdata/format/*.yaml"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, name := range names {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		out, err := policyfile.Format("p.yaml", data)
+		if err != nil {
+			return
+		}
+		if again, err := policyfile.Format("p.yaml", out); err != nil || string(again) != string(out) {
+			t.Errorf("formatted again it is another (%v):\n%q\n%q\n%q", err, data, out, again)
 		}
 	})
 }

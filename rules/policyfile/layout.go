@@ -76,23 +76,23 @@ func (l *layout) split(p *piece) {
 	}
 }
 
-func (s *form) of(key string) *form {
-	if s == nil {
+func (f *form) of(key string) *form {
+	if f == nil {
 		return nil
 	}
-	for i := range s.keys {
-		if s.keys[i].name == key {
-			return s.keys[i].form
+	for i := range f.keys {
+		if f.keys[i].name == key {
+			return f.keys[i].form
 		}
 	}
-	return s.values
+	return f.values
 }
 
-func (s *form) item() *form {
-	if s == nil {
+func (f *form) item() *form {
+	if f == nil {
 		return nil
 	}
-	return s.list
+	return f.list
 }
 
 // attach gives a comment to the piece that it is about: that after which it
@@ -198,9 +198,9 @@ func (l *layout) continues(rest token.Tokens, end int) bool {
 	return false
 }
 
-func (p *piece) below(q *piece) bool {
-	for x := p.up; x != nil; x = x.up {
-		if x == q {
+func (x *piece) below(q *piece) bool {
+	for p := x.up; p != nil; p = p.up {
+		if p == q {
 			return true
 		}
 	}

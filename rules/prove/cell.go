@@ -63,11 +63,8 @@ func deniesAt(r *rules.Rule, c cell) bool {
 	return r.Action == rules.DenyAction && (len(r.Ports) == 0 || slices.Contains(r.Ports, c.port))
 }
 
-// view says what s says at c, as [rules.Policy.Decide] does question after
-// question.
-func (s *side) view(c cell) view {
-	var v view
-	var seen, blind []*rules.Rule
+// near returns the rules about a cell.
+func (s *side) near(c cell) []*rules.Rule {
 	near := s.about(c.host)
 	if _, isName := c.host.Name(); isName && c.addr.IsValid() {
 		for _, r := range s.at(s.policy.AboutAddr(c.addr)) {
@@ -76,7 +73,15 @@ func (s *side) view(c cell) view {
 			}
 		}
 	}
-	for _, r := range near {
+	return near
+}
+
+// view says what s says at c, as [rules.Policy.Decide] does question after
+// question.
+func (s *side) view(c cell) view {
+	var v view
+	var seen, blind []*rules.Rule
+	for _, r := range s.near(c) {
 		switch {
 		case allowsAt(r, c) && !r.Raw && r.TLS == rules.InspectTLS:
 			seen = append(seen, r)
@@ -144,6 +149,20 @@ type set struct {
 	out   []rules.PathPattern // as deny rules match
 }
 
+// denied returns the paths that deny rules take away; ok is false for all of them.
+func (v *view) denied(a ask) (out []rules.PathPattern, ok bool) {
+	for _, r := range v.denies {
+		if len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method) || !r.Touches(a.facts) {
+			continue
+		}
+		if len(r.Paths) == 0 {
+			return nil, false
+		}
+		out = append(out, r.Paths...)
+	}
+	return out, true
+}
+
 // admits returns the paths that v admits for a; ok is false for none.
 func (v *view) admits(a ask) (s set, ok bool) {
 	if v.carriage != inspected || rules.NeverAdmitted(a.method) || a.credential != "" && a.plain {
@@ -152,14 +171,8 @@ func (v *view) admits(a ask) (s set, ok bool) {
 	if a.facts == nil {
 		a.facts = &rules.Request{}
 	}
-	for _, r := range v.denies {
-		if len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method) || !r.Touches(a.facts) {
-			continue
-		}
-		if len(r.Paths) == 0 {
-			return s, false
-		}
-		s.out = append(s.out, r.Paths...)
+	if s.out, ok = v.denied(a); !ok {
+		return set{}, false
 	}
 	for _, r := range v.allows {
 		switch {

@@ -18,7 +18,7 @@ const (
 	// NewlyAllowed: the new policy admits what the old one refuses.
 	NewlyAllowed Kind = "newly_allowed"
 	// CredentialGranted: requests get a credential that they did not get.
-	CredentialGranted Kind = "credential_granted"
+	CredentialGranted Kind = "credential_granted" //nolint:gosec // a word, no secret
 	// OwnKeyAllowed: a caller's own key in a credential's place was refused.
 	OwnKeyAllowed Kind = "own_key_allowed"
 	// LimitLoosened, LimitChanged and LimitTightened are about what both admit.
@@ -27,7 +27,7 @@ const (
 	LimitChanged        Kind = "limit_changed"
 	LimitTightened      Kind = "limit_tightened"
 	NewlyDenied         Kind = "newly_denied"
-	CredentialWithdrawn Kind = "credential_withdrawn"
+	CredentialWithdrawn Kind = "credential_withdrawn" //nolint:gosec // a word, no secret
 	OwnKeyDenied        Kind = "own_key_denied"
 )
 
@@ -143,8 +143,8 @@ func Compare(before, after *rules.Policy) ([]Change, error) {
 // Unseen reports whether what two policies say about requests to a host differs
 // and depends on headers or a query: who does not know those cannot tell in what.
 func Unseen(before, after *rules.Policy, h target.Host) bool {
-	old, new := newSide(before), newSide(after)
-	a, b := append(old.about(h), old.ranges...), append(new.about(h), new.ranges...)
+	was, is := newSide(before), newSide(after)
+	a, b := append(was.about(h), was.ranges...), append(is.about(h), is.ranges...)
 	asks := func(r *rules.Rule) bool { return len(r.Conditions) > 0 }
 	return !alike(a, b) && (slices.ContainsFunc(a, asks) || slices.ContainsFunc(b, asks))
 }

@@ -60,7 +60,7 @@ func TestCompare(t *testing.T) {
 		f(&r)
 		return r
 	}
-	any := allow(rules.Rule{ID: "any", Hosts: hosts("api.test")})
+	whole := allow(rules.Rule{ID: "any", Hosts: hosts("api.test")})
 	db := allow(rules.Rule{ID: "db", Hosts: hosts("db.test"), Ports: []uint16{5432}, Raw: true})
 	ranges := func(list ...string) (out []netip.Prefix) {
 		for _, s := range list {
@@ -86,15 +86,19 @@ func TestCompare(t *testing.T) {
 			change(api, func(r *rules.Rule) { r.Paths = paths("/v1/a") }), change(api, func(r *rules.Rule) { r.ID = "rest" }),
 		}, nil},
 		{
-			"a new host", nil, []rules.Rule{api},
+			"a new host", nil,
+			[]rules.Rule{api},
 			[]string{"newly_allowed api GET api.test [443] /v1/*: GET https://api.test/v1/any"},
 		},
 		{
-			"a host less", []rules.Rule{api}, nil,
+			"a host less",
+			[]rules.Rule{api},
+			nil,
 			[]string{"newly_denied api GET api.test [443] /v1/*: GET https://api.test/v1/any"},
 		},
 		{
-			"another method and path", []rules.Rule{api},
+			"another method and path",
+			[]rules.Rule{api},
 			[]rules.Rule{change(api, func(r *rules.Rule) { r.Methods, r.Paths = []string{"GET", "POST"}, paths("/v1/*", "/v2") })},
 			[]string{
 				"newly_allowed api GET POST api.test [443] /v2: GET https://api.test/v2",
@@ -102,7 +106,9 @@ func TestCompare(t *testing.T) {
 			},
 		},
 		{
-			"a wider path", []rules.Rule{api}, []rules.Rule{change(api, func(r *rules.Rule) { r.Paths = paths("/v1/**") })},
+			"a wider path",
+			[]rules.Rule{api},
+			[]rules.Rule{change(api, func(r *rules.Rule) { r.Paths = paths("/v1/**") })},
 			[]string{"newly_allowed api GET api.test [443] /v1/** in part: GET https://api.test/v1"},
 		},
 		{
@@ -112,52 +118,71 @@ func TestCompare(t *testing.T) {
 			[]string{"newly_allowed api GET api.test [443] two readings: GET https://api.test/any/../any"},
 		},
 		{
-			"every method", []rules.Rule{change(any, func(r *rules.Rule) { r.Methods = get })}, []rules.Rule{any},
+			"every method",
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.Methods = get })},
+			[]rules.Rule{whole},
 			[]string{"newly_allowed any every but GET api.test [443]: POST https://api.test/"},
 		},
 		{
-			"a wildcard instead of a name", []rules.Rule{change(any, func(r *rules.Rule) { r.Hosts = hosts("x.api.test") })},
-			[]rules.Rule{change(any, func(r *rules.Rule) { r.Hosts = hosts("*.api.test") })},
+			"a wildcard instead of a name",
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.Hosts = hosts("x.api.test") })},
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.Hosts = hosts("*.api.test") })},
 			[]string{"newly_allowed any *.api.test [443] in part: GET https://any.api.test/"},
 		},
 		{
-			"a deny rule", []rules.Rule{any}, []rules.Rule{any, {ID: "no", Hosts: hosts("*.test"), Methods: []string{"DELETE"}}},
+			"a deny rule",
+			[]rules.Rule{whole},
+			[]rules.Rule{whole, {ID: "no", Hosts: hosts("*.test"), Methods: []string{"DELETE"}}},
 			[]string{"newly_denied any DELETE api.test [443]: DELETE https://api.test/"},
 		},
 		{
-			"a deny rule less", []rules.Rule{any, {ID: "no", Hosts: hosts("api.test"), Paths: paths("/admin/**")}}, []rules.Rule{any},
+			"a deny rule less",
+			[]rules.Rule{whole, {ID: "no", Hosts: hosts("api.test"), Paths: paths("/admin/**")}},
+			[]rules.Rule{whole},
 			[]string{"newly_allowed any api.test [443] in part: GET https://api.test/admin"},
 		},
 		{
-			"it expires", []rules.Rule{any}, []rules.Rule{change(any, func(r *rules.Rule) { r.Expires = 100 })},
+			"it expires",
+			[]rules.Rule{whole},
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.Expires = 100 })},
 			[]string{"newly_denied any api.test [443] from 100: GET https://api.test/"},
 		},
 		{
-			"it expires later", []rules.Rule{change(any, func(r *rules.Rule) { r.Expires = 100 })},
-			[]rules.Rule{change(any, func(r *rules.Rule) { r.Expires = 200 })},
+			"it expires later",
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.Expires = 100 })},
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.Expires = 200 })},
 			[]string{"newly_allowed any api.test [443] from 100: GET https://api.test/"},
 		},
 		{
-			"a stream", nil, []rules.Rule{db},
+			"a stream", nil,
+			[]rules.Rule{db},
 			[]string{"newly_allowed db any_bytes db.test [5432]: connect db.test:5432"},
 		},
 		{
-			"no longer looked into", []rules.Rule{any}, []rules.Rule{change(any, func(r *rules.Rule) { r.TLS = rules.PassthroughTLS })},
+			"no longer looked into",
+			[]rules.Rule{whole},
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.TLS = rules.PassthroughTLS })},
 			[]string{
 				"newly_allowed any unopened_tls api.test [443] in part: TRACE https://api.test/",
 				"newly_denied any api.test [443] plain: GET http://api.test:443/",
 			},
 		},
 		{
-			"a private range", []rules.Rule{db}, []rules.Rule{change(db, func(r *rules.Rule) { r.Private = ranges("10.0.0.0/24") })},
+			"a private range",
+			[]rules.Rule{db},
+			[]rules.Rule{change(db, func(r *rules.Rule) { r.Private = ranges("10.0.0.0/24") })},
 			[]string{"newly_allowed db any_bytes db.test [5432] into [10.0.0.0/24]: connect db.test:5432 at 10.0.0.0"},
 		},
 		{
-			"a denied range", []rules.Rule{any}, []rules.Rule{any, {ID: "no", Private: ranges("8.8.8.0/24")}},
+			"a denied range",
+			[]rules.Rule{whole},
+			[]rules.Rule{whole, {ID: "no", Private: ranges("8.8.8.0/24")}},
 			[]string{"newly_denied any api.test [443] into [8.8.8.0/24]: GET https://api.test/ at 8.8.8.0"},
 		},
 		{
-			"a credential", []rules.Rule{api}, []rules.Rule{change(api, func(r *rules.Rule) { r.Credential = "key" })},
+			"a credential",
+			[]rules.Rule{api},
+			[]rules.Rule{change(api, func(r *rules.Rule) { r.Credential = "key" })},
 			[]string{
 				"credential_granted api GET api.test [443] /v1/* credential key: GET https://api.test/v1/any",
 				"newly_denied api GET api.test [443] /v1/* plain: GET http://api.test:443/v1/any",
@@ -165,7 +190,8 @@ func TestCompare(t *testing.T) {
 			},
 		},
 		{
-			"a credential on more", []rules.Rule{change(api, func(r *rules.Rule) { r.Credential = "key" })},
+			"a credential on more",
+			[]rules.Rule{change(api, func(r *rules.Rule) { r.Credential = "key" })},
 			[]rules.Rule{change(api, func(r *rules.Rule) { r.Credential, r.Methods = "key", []string{"DELETE", "GET"} })},
 			[]string{
 				"newly_allowed api DELETE api.test [443] /v1/*: DELETE https://api.test/v1/any",
@@ -173,39 +199,49 @@ func TestCompare(t *testing.T) {
 			},
 		},
 		{
-			"a limit", []rules.Rule{limited("l", rules.Limits{}, "/a")}, []rules.Rule{limited("l", minute(60), "/a")},
+			"a limit",
+			[]rules.Rule{limited("l", rules.Limits{}, "/a")},
+			[]rules.Rule{limited("l", minute(60), "/a")},
 			[]string{"limit_tightened l api.test [443] requests 0/0→60/60: GET https://api.test/a"},
 		},
 		{
-			"a limit in another period", []rules.Rule{limited("l", minute(60), "/a")},
+			"a limit in another period",
+			[]rules.Rule{limited("l", minute(60), "/a")},
 			[]rules.Rule{limited("l", rules.Limits{Requests: rules.Rate{N: 1000, Period: 3600}}, "/a")},
 			[]string{"limit_changed l api.test [443] requests 60/60→1000/3600: GET https://api.test/a"},
 		},
 		{
-			"counted apart", []rules.Rule{limited("l", minute(60), "/a", "/b")},
+			"counted apart",
+			[]rules.Rule{limited("l", minute(60), "/a", "/b")},
 			[]rules.Rule{limited("l", minute(60), "/a"), limited("m", minute(60), "/b")},
 			[]string{"limit_loosened m api.test [443] with l: GET https://api.test/b"},
 		},
 		{
-			"a condition", []rules.Rule{any}, []rules.Rule{change(any, func(r *rules.Rule) { r.Conditions = header("X-Mode", rules.Equals, "dry") })},
+			"a condition",
+			[]rules.Rule{whole},
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.Conditions = header("X-Mode", rules.Equals, "dry") })},
 			[]string{"newly_denied any api.test [443]: GET https://api.test/"},
 		},
 		{
-			"another value", []rules.Rule{change(any, func(r *rules.Rule) { r.Conditions = header("X-Mode", rules.Equals, "dry") })},
-			[]rules.Rule{change(any, func(r *rules.Rule) { r.Conditions = header("X-Mode", rules.Equals, "wet") })},
+			"another value",
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.Conditions = header("X-Mode", rules.Equals, "dry") })},
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.Conditions = header("X-Mode", rules.Equals, "wet") })},
 			[]string{
 				"newly_allowed any api.test [443] with some headers or queries: GET https://api.test/ (X-Mode: wet)",
 				"newly_denied any api.test [443] with some headers or queries: GET https://api.test/ (X-Mode: dry)",
 			},
 		},
 		{
-			"a denied query", []rules.Rule{any},
-			[]rules.Rule{any, {ID: "no", Hosts: hosts("api.test"), Conditions: []rules.Condition{{In: rules.InQuery, Name: "debug", Test: rules.Present}}}},
+			"a denied query",
+			[]rules.Rule{whole},
+			[]rules.Rule{whole, {ID: "no", Hosts: hosts("api.test"), Conditions: []rules.Condition{{In: rules.InQuery, Name: "debug", Test: rules.Present}}}},
 			[]string{"newly_denied any api.test [443] with some headers or queries: GET https://api.test/?debug=any"},
 		},
 		{
-			"what a rule only observes is admitted", []rules.Rule{change(api, func(r *rules.Rule) { r.Observe = true })},
-			[]rules.Rule{change(any, func(r *rules.Rule) { r.ID = "api" })}, nil,
+			"what a rule only observes is admitted",
+			[]rules.Rule{change(api, func(r *rules.Rule) { r.Observe = true })},
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.ID = "api" })},
+			nil,
 		},
 	}
 	for _, tt := range tests {
@@ -341,8 +377,8 @@ func covers(c *prove.Change, w *prove.Witness) bool {
 func TestCompareTellsEveryDifference(t *testing.T) {
 	all := universe()
 	rapid.Check(t, func(t *rapid.T) {
-		old, new := somePolicy(t, "old"), somePolicy(t, "new")
-		changes, err := prove.Compare(old, new)
+		before, after := somePolicy(t, "old"), somePolicy(t, "new")
+		changes, err := prove.Compare(before, after)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -351,16 +387,16 @@ func TestCompareTellsEveryDifference(t *testing.T) {
 		}
 		for i := range all {
 			w := &all[i]
-			before, was := prove.Admitted(old.Loosest(), w)
-			after, is := prove.Admitted(new.Loosest(), w)
+			old, was := prove.Admitted(before.Loosest(), w)
+			now, is := prove.Admitted(after.Loosest(), w)
 			switch {
 			case !was && is && !told(w, prove.NewlyAllowed):
 				t.Fatalf("%s is newly allowed, and not told", w)
 			case was && !is && !told(w, prove.NewlyDenied):
 				t.Fatalf("%s is newly denied, and not told", w)
-			case is && after.Credential != "" && (!was || before.Credential == "") && !told(w, prove.CredentialGranted):
+			case is && now.Credential != "" && (!was || old.Credential == "") && !told(w, prove.CredentialGranted):
 				t.Fatalf("%s is granted a credential, and not told", w)
-			case was && before.Credential != "" && (!is || after.Credential == "") && !told(w, prove.CredentialWithdrawn):
+			case was && old.Credential != "" && (!is || now.Credential == "") && !told(w, prove.CredentialWithdrawn):
 				t.Fatalf("%s is granted no credential any more, and not told", w)
 			}
 		}
@@ -425,15 +461,15 @@ func TestCompareTellsConditionsApart(t *testing.T) {
 		return p
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		old, new := policy(t, "old"), policy(t, "new")
-		changes, err := prove.Compare(old, new)
+		before, after := policy(t, "old"), policy(t, "new")
+		changes, err := prove.Compare(before, after)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range all {
 			w := &all[i]
-			_, was := prove.Admitted(old.Loosest(), w)
-			_, is := prove.Admitted(new.Loosest(), w)
+			_, was := prove.Admitted(before.Loosest(), w)
+			_, is := prove.Admitted(after.Loosest(), w)
 			kind := prove.NewlyAllowed
 			if was {
 				kind = prove.NewlyDenied

@@ -67,11 +67,11 @@ func (f *finder) eachHost(yield func(hostOf) error) error {
 	same := f.sameRanges()
 	visit := func(pattern string, list []target.Host) error {
 		for _, h := range list {
-			old, new := f.old.about(h), f.new.about(h)
-			if same && alike(old, new) {
+			was, is := f.old.about(h), f.new.about(h)
+			if same && alike(was, is) {
 				continue
 			}
-			if err := canCompare(old, new); err != nil {
+			if err := canCompare(was, is); err != nil {
 				return err
 			}
 			if err := yield(hostOf{pattern, h}); err != nil {

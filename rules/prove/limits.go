@@ -37,13 +37,13 @@ func exceeds(a, b rules.Rate) bool {
 	}
 }
 
-func limitChanges(old, new *rules.Limits) []LimitChange {
+func limitChanges(was, is *rules.Limits) []LimitChange {
 	all := []LimitChange{
-		{"requests", old.Requests, new.Requests},
-		{"sent", old.Sent, new.Sent},
-		{"received", old.Received, new.Received},
-		{"concurrent", rules.Rate{N: old.Concurrent}, rules.Rate{N: new.Concurrent}},
-		{"request_body", rules.Rate{N: old.Body}, rules.Rate{N: new.Body}},
+		{"requests", was.Requests, is.Requests},
+		{"sent", was.Sent, is.Sent},
+		{"received", was.Received, is.Received},
+		{"concurrent", rules.Rate{N: was.Concurrent}, rules.Rate{N: is.Concurrent}},
+		{"request_body", rules.Rate{N: was.Body}, rules.Rate{N: is.Body}},
 	}
 	return slices.DeleteFunc(all, func(l LimitChange) bool { return l.Old == l.New })
 }
@@ -204,15 +204,15 @@ func (l *limiter) meetAt(old, r *rules.Rule, c cell, before, after *view) (w Wit
 // totals compares the limits of a run over all rules.
 func (x *comparer) totals() ([]Change, error) {
 	var none rules.Totals
-	old, new := x.old.policy.Totals(), x.new.policy.Totals()
-	if old == nil {
-		old = &none
+	before, after := x.old.policy.Totals(), x.new.policy.Totals()
+	if before == nil {
+		before = &none
 	}
-	if new == nil {
-		new = &none
+	if after == nil {
+		after = &none
 	}
 	var out []Change
-	was, is := old.All(), new.All()
+	was, is := before.All(), after.All()
 	for i := range was {
 		if list := limitChanges(was[i].Limits, is[i].Limits); len(list) > 0 {
 			out = append(out, Change{Kind: kindOf(list), Run: true, Limits: list})

@@ -231,8 +231,13 @@ var (
 
 // variants are the fields and queries of the small world.
 var variants = []rules.Request{
-	{}, {Query: "q=any"}, {Query: "q=any-"}, {Header: map[string][]string{"X-Mode": {"a"}}}, {Header: map[string][]string{"X-Mode": {"b"}}},
-	{Query: "q=any", Header: map[string][]string{"X-Mode": {"a"}}}, {Query: "q=any", Header: map[string][]string{"X-Mode": {"b"}}},
+	{},
+	{Query: "q=any"},
+	{Query: "q=any-"},
+	{Header: map[string][]string{"X-Mode": {"a"}}},
+	{Header: map[string][]string{"X-Mode": {"b"}}},
+	{Query: "q=any", Header: map[string][]string{"X-Mode": {"a"}}},
+	{Query: "q=any", Header: map[string][]string{"X-Mode": {"b"}}},
 	{Query: "q=%", Header: map[string][]string{"X_mode": {"a"}}},
 }
 
