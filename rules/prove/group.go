@@ -29,11 +29,11 @@ func (f *finder) changes() []Change {
 		}
 		list = append(list, c)
 	}
-	list = merge(list, func(a, b *Change) { a.Methods = union(a.Methods, b.Methods) }, hostsOf, portsOf, pathsOf, restOf)
+	list = merge(list, func(a, b *Change) { a.Methods = union(a.Methods, b.Methods) }, hostsOf, portsOf, pathsOf, intoOf, restOf)
 	for i := range list {
 		f.nameMethods(&list[i])
 	}
-	list = merge(list, func(a, b *Change) { a.Paths = union(a.Paths, b.Paths) }, hostsOf, portsOf, methodsOf, restOf, whether(pathsGiven))
+	list = merge(list, func(a, b *Change) { a.Paths = union(a.Paths, b.Paths) }, hostsOf, portsOf, methodsOf, intoOf, restOf, whether(pathsGiven))
 	list = merge(list, func(a, b *Change) { a.Into = union(a.Into, b.Into) }, hostsOf, portsOf, methodsOf, pathsOf, restOf, whether(intoGiven))
 	list = merge(list, func(a, b *Change) { a.Ports = union(a.Ports, b.Ports) }, hostsOf, methodsOf, pathsOf, restOf, intoOf)
 	list = merge(list, func(a, b *Change) { a.Hosts = union(a.Hosts, b.Hosts) }, portsOf, methodsOf, pathsOf, restOf, intoOf)
