@@ -286,8 +286,11 @@ func TestKeysIn(t *testing.T) {
 	k := newKit(t)
 	k.stop()
 	k.creds[0].KeysIn = []policyfile.Field{
-		{Kind: "cookie", Name: "session"}, {Kind: "param", Name: "key"}, {Kind: "header", Name: "X-Legacy"},
-		{Kind: "form", Name: "api_key"}, {Kind: "json", Name: "auth.token"},
+		{Kind: "cookie", Name: "session"},
+		{Kind: "param", Name: "key"},
+		{Kind: "header", Name: "X-Legacy"},
+		{Kind: "form", Name: "api_key"},
+		{Kind: "json", Name: "auth.token"},
 	}
 	k.start()
 	k.grant("cell1", "run1", "api", "key")

@@ -180,6 +180,7 @@ func asSandbox(c policyfile.Credential, r sign.Request) (sign.Request, error) {
 		var err error
 		r.Path, err = target.ParsePath("/v2/")
 		return r, err
+	default: // the others take nothing from it
 	}
 	return r, nil
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/golang-jwt/jwt/v5"
+
 	"sallyport/broker"
 )
 

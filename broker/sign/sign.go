@@ -115,16 +115,16 @@ func New(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return newHMAC(s)
 	case policyfile.OCIRegistry:
 		return newOCIRegistry(s, cfg)
-	case policyfile.ClientCert:
-		return ClientCert{}, nil
 	default:
 		return newCloud(s)
 	}
 }
 
-// newCloud returns the schemes of cloud vendors.
+// newCloud returns the schemes of cloud vendors, and client certificates.
 func newCloud(s policyfile.Scheme) (Scheme, error) {
 	switch s.Type {
+	case policyfile.ClientCert:
+		return ClientCert{}, nil
 	case policyfile.AzureStorage:
 		return newAzureKey(s)
 	case policyfile.AzureSAS:

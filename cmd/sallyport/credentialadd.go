@@ -286,15 +286,9 @@ func (t *credentialTask) revoke(ctx context.Context) (changedOut, error) {
 		Note: "with the provider the key is still valid: revoke it there too",
 	}
 	if !t.custom() {
-		if err := errors.Join(os.MkdirAll(t.inst.state("revoked"), 0o755), os.WriteFile(t.inst.revoked(t.name), nil, 0o644)); err != nil {
-			return out, fmt.Errorf("revoking: %w", err)
-		}
-		if _, up := supervisorPID(t.inst); up {
-			var ended broker.Revoked
-			if err := callBroker(ctx, t.inst, "/v1/credentials/revoke", broker.Named{Credential: t.name}, &ended); err != nil {
-				return out, err
-			}
-			out.Broker, out.Grants = "revoked", ended.Grants
+		var err error
+		if out.Broker, out.Grants, err = t.mark(ctx); err != nil {
+			return out, err
 		}
 	}
 	if a := t.cred.Source.Age; a != nil && filepath.Dir(a.File) == t.store.dir {
@@ -304,6 +298,19 @@ func (t *credentialTask) revoke(ctx context.Context) (changedOut, error) {
 		out.Did = "revoked, and the encrypted secret is wiped"
 	}
 	return out, nil
+}
+
+// mark revokes the credential of the instance, for good and, if it is up, at once.
+func (t *credentialTask) mark(ctx context.Context) (state string, grants int, err error) {
+	if err := errors.Join(os.MkdirAll(t.inst.state("revoked"), 0o755), os.WriteFile(t.inst.revoked(t.name), nil, 0o644)); err != nil {
+		return "", 0, fmt.Errorf("revoking: %w", err)
+	}
+	if _, up := supervisorPID(t.inst); !up {
+		return "not up", 0, nil
+	}
+	var ended broker.Revoked
+	err = callBroker(ctx, t.inst, "/v1/credentials/revoke", broker.Named{Credential: t.name}, &ended)
+	return "revoked", ended.Grants, err
 }
 
 // credential is what the flags of add describe.

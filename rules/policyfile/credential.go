@@ -104,16 +104,21 @@ func (f *file) readCredential(root *ast.MappingNode, c *Credential) {
 		f.errorf(n, "body names no field; it has lists under json, form and multipart")
 	}
 	if n := seen["placeholder"]; n != nil && c.Type != "" {
-		switch {
-		case c.Pair() && c.SecretEnv == "":
-			f.errorf(n, "type %s has a pair of keys, and placeholder has no secret_env for the second", c.Type)
-		case !c.Pair() && c.SecretEnv != "":
-			f.errorf(n, "secret_env is for types with a pair of keys, and this is type %s", c.Type)
-		case c.SecretEnv != "" && c.SecretEnv == c.Env:
-			f.errorf(n, "env and secret_env are one variable")
-		case c.EnvFile && c.Type != GCPServiceAccount:
-			f.errorf(n, "file is for types whose programs read a key file, and this is type %s", c.Type)
-		}
+		f.checkPlaceholder(n, c)
+	}
+}
+
+// checkPlaceholder holds a placeholder against the type of its credential.
+func (f *file) checkPlaceholder(n ast.Node, c *Credential) {
+	switch {
+	case c.Pair() && c.SecretEnv == "":
+		f.errorf(n, "type %s has a pair of keys, and placeholder has no secret_env for the second", c.Type)
+	case !c.Pair() && c.SecretEnv != "":
+		f.errorf(n, "secret_env is for types with a pair of keys, and this is type %s", c.Type)
+	case c.SecretEnv != "" && c.SecretEnv == c.Env:
+		f.errorf(n, "env and secret_env are one variable")
+	case c.EnvFile && c.Type != GCPServiceAccount:
+		f.errorf(n, "file is for types whose programs read a key file, and this is type %s", c.Type)
 	}
 }
 
