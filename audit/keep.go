@@ -140,7 +140,7 @@ func (l *Log) writePacked(plain, packed string, head segment.Head, data *packDat
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	defer in.Close() //nolint:errcheck // only read
 	out, err := l.cfg.open(packed, os.O_RDWR|os.O_CREATE|os.O_TRUNC, modeFile)
 	if err != nil {
 		return err

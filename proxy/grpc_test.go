@@ -119,7 +119,7 @@ func TestGRPC(t *testing.T) {
 			if err := conn.Invoke(short, "/pkg.Service/Wait", wrapperspb.String(""), new(wrapperspb.StringValue)); status.Code(err) != codes.DeadlineExceeded {
 				t.Errorf("a call past its deadline: %v", err)
 			}
-			talk(t, ctx, conn)
+			talk(ctx, t, conn)
 
 			// The same connection goes on after a refusal, which is a status.
 			err = conn.Invoke(ctx, "/other.Service/Unary", wrapperspb.String(""), new(wrapperspb.StringValue))
@@ -135,7 +135,7 @@ func TestGRPC(t *testing.T) {
 
 // talk has a conversation of which each answer comes before the next question,
 // so that neither side's messages may be held back.
-func talk(t *testing.T, ctx context.Context, conn *grpc.ClientConn) {
+func talk(ctx context.Context, t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	st, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/pkg.Service/Talk")
 	must(t, err)

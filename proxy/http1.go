@@ -102,16 +102,21 @@ func (c *http1) next() bool {
 	if !c.await() {
 		return false
 	}
-	if c.last == "" && c.st.door {
-		if c.h2, _ = c.in.Starts(h2Preface); c.h2 {
-			return false // an error shows again in a moment
+	switch {
+	case c.last == "" && c.st.door:
+		if c.h2, _ = c.in.Starts(h2Preface); c.h2 { // an error shows again in a moment
+			return false
 		}
-	}
-	if c.last == http.MethodPost {
+	case c.last == http.MethodPost:
 		if c.in.SkipLineEnds(); c.in.Buffered() == 0 {
 			return true
 		}
 	}
+	return c.serve()
+}
+
+// serve reads a request and answers it; false: it was the last.
+func (c *http1) serve() bool {
 	c.st.heads.Add(1)
 	req, err := c.in.ReadRequest(c.run.cfg.Limits.HeaderBytes)
 	expects := false

@@ -87,7 +87,7 @@ type lab struct {
 	inject  func(context.Context, gate.Pass, *http.Request) error
 
 	upstream *http.Transport
-	door     *http2.Transport // to the explicit listener, made at its first use
+	door     *http.Transport // to the explicit listener, made at its first use
 	origin   *originCA
 }
 
@@ -372,9 +372,10 @@ func (l *lab) connect(ctx context.Context, hostport string) (net.Conn, error) {
 func (l *lab) connect2(_ context.Context, hostport string) (net.Conn, error) {
 	l.mu.Lock()
 	if l.door == nil {
-		l.door = &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, _, addr string, _ *tls.Config) (net.Conn, error) {
-			return sandboxDial(ctx, addr)
-		}}
+		l.door = &http.Transport{
+			Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return sandboxDial(ctx, addr) },
+		}
+		l.door.Protocols.SetUnencryptedHTTP2(true)
 		l.t.Cleanup(l.door.CloseIdleConnections)
 	}
 	l.mu.Unlock()

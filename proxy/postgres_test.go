@@ -36,7 +36,7 @@ func postgresTool(t *testing.T, name string) string {
 // startPostgres starts a real server with TLS that is raw.test:5432.
 func startPostgres(t *testing.T, l *lab) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sp-postgres-")
+	dir, err := os.MkdirTemp("", "sp-postgres-") //nolint:usetesting // nobody has to get there, past directories of root's
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	leaf := l.origin.leaf(t, "raw.test")

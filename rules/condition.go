@@ -255,18 +255,29 @@ func (c *compiler) checkConditions(r *Rule) {
 			c.fault(field, "a condition that says nothing")
 		case x.Name == "":
 			c.fault(field, "a condition without a name")
-		case x.In == InHeader && CanonicalHeader(x.Name) == "":
-			c.fault(field, "%q is not the name of a header", x.Name)
-		case x.In == InHeader && CanonicalHeader(x.Name) != x.Name:
-			c.fault(field, "%q is not how this header is spelled; write %q", x.Name, CanonicalHeader(x.Name))
-		case x.In == InHeader && unjudged(x.Name) != "":
-			c.fault(field, "%s cannot be a condition: %s", x.Name, unjudged(x.Name))
-		case x.In == InHeader && x.Test == Equals && secretField(x.Name):
-			c.fault(field, "the value of %s is a secret, and a policy holds none: ask whether it is present", x.Name)
-		case x.In == InHeader && x.Test == Equals && strings.Trim(x.Value, " \t") != x.Value:
-			c.fault(field, "the value of %s begins or ends with a blank, which no header's does", x.Name)
+		case x.In == InHeader && !c.checkHeader(x):
 		case slices.ContainsFunc(r.Conditions[:i], func(y Condition) bool { return y.In == x.In && y.Name == x.Name }):
 			c.fault(field, "%s stands twice", x.Name)
 		}
 	}
+}
+
+// checkHeader refuses what cannot be asked of a header.
+func (c *compiler) checkHeader(x Condition) (ok bool) {
+	field, name := x.In.String(), CanonicalHeader(x.Name)
+	switch {
+	case name == "":
+		c.fault(field, "%q is not the name of a header", x.Name)
+	case name != x.Name:
+		c.fault(field, "%q is not how this header is spelled; write %q", x.Name, name)
+	case unjudged(name) != "":
+		c.fault(field, "%s cannot be a condition: %s", name, unjudged(name))
+	case x.Test == Equals && secretField(name):
+		c.fault(field, "the value of %s is a secret, and a policy holds none: ask whether it is present", name)
+	case x.Test == Equals && strings.Trim(x.Value, " \t") != x.Value:
+		c.fault(field, "the value of %s begins or ends with a blank, which no header's does", name)
+	default:
+		return true
+	}
+	return false
 }

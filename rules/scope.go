@@ -52,30 +52,43 @@ func (c *compiler) checkScope(r *Rule) {
 	if (r.Scope == FloorScope || r.Scope == RunScope) && r.Observe {
 		c.fault("mode", "a rule of the %s is enforced", r.Scope)
 	}
-	switch {
-	case r.Scope == FloorScope && allow:
-		c.fault("match", "a floor denies and limits; it allows nothing")
-	case r.Scope == RunScope && allow && r.Credential != "":
-		c.fault("credential", "what narrows a run grants nothing: the policy's rule does")
-	case r.Scope == RunScope && allow && !r.Limits.IsZero():
-		c.fault("limits", "a limit that narrows a run is one of the whole run: write it outside of the rules")
-	case r.Scope == ApprovalScope && (!allow || r.Expires == 0 || r.Credential != "" || r.Observe || len(r.Private) > 0):
-		c.fault("match", "an approval allows, expires, and neither grants a credential nor opens a private range")
-	case r.Scope > ApprovalScope:
+	switch r.Scope {
+	case PolicyScope:
+	case FloorScope:
+		if allow {
+			c.fault("match", "a floor denies and limits; it allows nothing")
+		}
+	case RunScope:
+		c.checkRunScope(r)
+	case ApprovalScope:
+		if !allow || r.Expires == 0 || r.Credential != "" || r.Observe || len(r.Private) > 0 {
+			c.fault("match", "an approval allows, expires, and neither grants a credential nor opens a private range")
+		}
+	default:
 		c.fault("match", "no such scope")
+	}
+}
+
+func (c *compiler) checkRunScope(r *Rule) {
+	switch {
+	case r.Action != AllowAction:
+	case r.Credential != "":
+		c.fault("credential", "what narrows a run grants nothing: the policy's rule does")
+	case !r.Limits.IsZero():
+		c.fault("limits", "a limit that narrows a run is one of the whole run: write it outside of the rules")
 	}
 }
 
 // filters reports whether allow rules of the run are asked beside the policy's.
 func filters(list []Rule) bool {
-	any := false
+	ruled := false
 	for i := range list {
 		if list[i].Scope != RunScope {
 			continue
 		}
-		if any = true; list[i].Action == AllowAction {
+		if ruled = true; list[i].Action == AllowAction {
 			return true
 		}
 	}
-	return !any
+	return !ruled
 }

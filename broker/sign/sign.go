@@ -103,21 +103,34 @@ func New(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return newJWT(s)
 	case policyfile.GitHub:
 		return newGitHubApp(s, cfg)
-	case policyfile.OAuth2Client:
-		return newOAuth2Client(s, cfg)
-	case policyfile.OAuth2Refresh:
-		return newOAuth2Refresh(s, cfg)
-	case policyfile.OAuth2JWT:
-		return newOAuth2JWT(s, cfg)
-	case policyfile.GCPServiceAccount:
-		return newGCPServiceAccount(s, cfg)
 	case policyfile.HMACSigned:
 		return newHMAC(s)
-	case policyfile.OCIRegistry:
-		return newOCIRegistry(s, cfg)
 	default:
+		if scheme, ok, err := newMinted(s, cfg); ok {
+			return scheme, err
+		}
 		return newCloud(s)
 	}
+}
+
+// newMinted returns the schemes whose tokens are asked for; ok is false for any other.
+func newMinted(s policyfile.Scheme, cfg Config) (scheme Scheme, ok bool, err error) {
+	ok = true
+	switch s.Type {
+	case policyfile.OAuth2Client:
+		scheme, err = newOAuth2Client(s, cfg)
+	case policyfile.OAuth2Refresh:
+		scheme, err = newOAuth2Refresh(s, cfg)
+	case policyfile.OAuth2JWT:
+		scheme, err = newOAuth2JWT(s, cfg)
+	case policyfile.GCPServiceAccount:
+		scheme, err = newGCPServiceAccount(s, cfg)
+	case policyfile.OCIRegistry:
+		scheme, err = newOCIRegistry(s, cfg)
+	default:
+		ok = false
+	}
+	return scheme, ok, err
 }
 
 // newCloud returns the schemes of cloud vendors, and client certificates.

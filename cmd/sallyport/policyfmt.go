@@ -125,7 +125,7 @@ func replaceFile(name string, text []byte) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone, if it was renamed
+	defer os.Remove(f.Name()) //nolint:errcheck // gone, if it was renamed
 	_, err = f.Write(text)
 	if err == nil {
 		err = f.Chmod(info.Mode().Perm())

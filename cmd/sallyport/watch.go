@@ -123,6 +123,8 @@ func (w *watcher) matters(name string) bool {
 	return false
 }
 
+var errWatchEnded = errors.New("the watch of files has ended")
+
 // run tells changes when a file changes that matters, and fresh when there is a
 // new cell in cells. Neither is waited for. It runs until ctx ends.
 func (w *watcher) run(ctx context.Context, cells string, fresh chan<- struct{}) error {
@@ -133,14 +135,17 @@ func (w *watcher) run(ctx context.Context, cells string, fresh chan<- struct{}) 
 		case e, ok := <-w.notify.Events:
 			switch {
 			case !ok:
-				return errors.New("the watch of files has ended")
+				return errWatchEnded
 			case e.Op == fsnotify.Chmod: // of readers, too: no content changed
 			case filepath.Dir(e.Name) == cells:
 				tell(fresh)
 			case w.matters(e.Name):
 				tell(w.changes)
 			}
-		case <-w.notify.Errors:
+		case _, ok := <-w.notify.Errors:
+			if !ok {
+				return errWatchEnded
+			}
 			tell(w.changes) // events were lost: look at everything
 		}
 	}

@@ -91,6 +91,12 @@ func (s *Spec) check() error {
 		return errors.New("limits of output and time are required")
 	case (s.Files || s.Export) && (s.Root == "" || !s.Bounds.valid()):
 		return errors.New("files need a root and bounds")
+	}
+	return s.checkLook()
+}
+
+func (s *Spec) checkLook() error {
+	switch {
 	case len(s.Look) == 0 && s.All:
 		return errors.New("all is for look")
 	case len(s.Look) > 0 && (s.Files || s.Export || s.Input || (s.Having == "") != s.All):

@@ -75,9 +75,9 @@ func (p *corpProxy) asked() string {
 	return strings.Join(p.asks, "; ")
 }
 
-func through(user, password string) func(*dial.Config) {
+func through(user string) func(*dial.Config) {
 	return func(c *dial.Config) {
-		c.Proxy = &dial.UpstreamProxy{Addr: netip.AddrPortFrom(proxyAddr, 3128), User: user, Password: password}
+		c.Proxy = &dial.UpstreamProxy{Addr: netip.AddrPortFrom(proxyAddr, 3128), User: user, Password: "pass:word"}
 	}
 }
 
@@ -85,7 +85,7 @@ func through(user, password string) func(*dial.Config) {
 // vetted address and no name; TLS is with the origin.
 func TestUpstreamProxy(t *testing.T) {
 	p := startProxy(t, "")
-	w := newWorld(t, ok, through("corp", "pass:word"))
+	w := newWorld(t, ok, through("corp"))
 	w.resolver.Set("ok.test", "A 11.7.7.7")
 	s := w.site("ok.test", okAddr, nil)
 	for _, u := range []string{"https://ok.test/a", "http://ok.test/b"} {
@@ -107,7 +107,7 @@ func TestUpstreamProxy(t *testing.T) {
 // connection tells the address that was vetted, not the proxy's.
 func TestUpstreamProxyServerFirst(t *testing.T) {
 	startProxy(t, "")
-	w := newWorld(t, okRaw, through("corp", "pass:word"))
+	w := newWorld(t, okRaw, through("corp"))
 	w.resolver.Set("ok.test", "A 11.7.7.7")
 	greeter(t, "ok.test", okAddr)
 	if got := w.reach("ok.test:5432"); got != "11.7.7.7" {
@@ -127,11 +127,11 @@ func TestUpstreamProxyServerFirst(t *testing.T) {
 // proxy, which might reach it.
 func TestUpstreamProxyVets(t *testing.T) {
 	p := startProxy(t, "")
-	w := newWorld(t, okRaw, through("corp", "pass:word"))
+	w := newWorld(t, okRaw, through("corp"))
 	for _, addr := range []string{"169.254.169.254", "10.0.0.5", "127.0.0.1"} {
 		w.resolver.Reset()
 		w.resolver.Set("ok.test", "A "+addr)
-		w.again(through("corp", "pass:word")) // nothing cached
+		w.again(through("corp")) // nothing cached
 		_, err := w.Dial(t.Context(), w.tunnel("ok.test:5432"))
 		if reason(err) == "" {
 			t.Errorf("%s: %v, want a refusal", addr, err)
@@ -160,7 +160,7 @@ func TestUpstreamProxyRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			startProxy(t, tt.answer)
-			w := newWorld(t, okRaw, through(tt.user, "pass:word"))
+			w := newWorld(t, okRaw, through(tt.user))
 			w.resolver.Set("ok.test", "A 11.7.7.7")
 			s := greeter(t, "ok.test", okAddr)
 			c, err := w.Dial(t.Context(), w.tunnel("ok.test:5432"))

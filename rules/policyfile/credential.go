@@ -74,8 +74,24 @@ func ParseCredential(name string, data []byte) (*Credential, error) {
 }
 
 func (f *file) readCredential(root *ast.MappingNode, c *Credential) {
-	skip := func(ast.Node) {} // checked by open
 	settings := map[string]ast.Node{}
+	seen := f.mapping(root, "a credential", f.credentialKeys(c, settings))
+	if m := seen["metadata"]; m != nil {
+		c.Where = f.at(m)
+	}
+	f.settings(&c.Scheme, settings, root)
+	if n := settings["body"]; n != nil && c.Type == Body && len(c.Scheme.Body) == 0 {
+		f.errorf(n, "body names no field; it has lists under json, form and multipart")
+	}
+	if n := seen["placeholder"]; n != nil && c.Type != "" {
+		f.checkPlaceholder(n, c)
+	}
+}
+
+// credentialKeys are the keys of a credential; those of its type are found in
+// settings after.
+func (f *file) credentialKeys(c *Credential, settings map[string]ast.Node) []key {
+	skip := func(ast.Node) {} // checked by open
 	keys := []key{
 		{name: "apiVersion", read: skip},
 		{name: "kind", read: skip},
@@ -87,7 +103,7 @@ func (f *file) readCredential(root *ast.MappingNode, c *Credential) {
 			keys = append(keys, key{name: string(s.name), read: func(n ast.Node) { settings[string(s.name)] = n }})
 		}
 	}
-	keys = append(keys, []key{
+	return append(keys, []key{
 		{name: "endpoints", required: true, read: f.items(func(n ast.Node) {
 			c.Endpoints = append(c.Endpoints, f.endpoint(n))
 		})},
@@ -95,17 +111,6 @@ func (f *file) readCredential(root *ast.MappingNode, c *Credential) {
 		{name: "placeholder", read: f.placeholder(c)},
 		{name: "keys_in", read: f.keysIn(&c.KeysIn)},
 	}...)
-	seen := f.mapping(root, "a credential", keys)
-	if m := seen["metadata"]; m != nil {
-		c.Where = f.at(m)
-	}
-	f.settings(&c.Scheme, settings, root)
-	if n := settings["body"]; n != nil && c.Type == Body && len(c.Scheme.Body) == 0 {
-		f.errorf(n, "body names no field; it has lists under json, form and multipart")
-	}
-	if n := seen["placeholder"]; n != nil && c.Type != "" {
-		f.checkPlaceholder(n, c)
-	}
 }
 
 // checkPlaceholder holds a placeholder against the type of its credential.

@@ -198,9 +198,9 @@ func (l *layout) continues(rest token.Tokens, end int) bool {
 	return false
 }
 
-func (x *piece) below(q *piece) bool {
-	for p := x.up; p != nil; p = p.up {
-		if p == q {
+func (p *piece) below(q *piece) bool {
+	for up := p.up; up != nil; up = up.up {
+		if up == q {
 			return true
 		}
 	}

@@ -179,7 +179,7 @@ func (d *policyDoc) tls(dst *rules.TLSMode) func(ast.Node) {
 var logWords = []string{"metadata", "request", "request_response", "none"}
 
 func (d *policyDoc) log(dst *rules.LogLevel) func(ast.Node) {
-	return d.word(logWords, func(s string) { *dst = rules.LogLevel(slices.Index(logWords, s)) }) //nolint:gosec // G115: four words
+	return d.word(logWords, func(s string) { *dst = rules.LogLevel(slices.Index(logWords, s)) })
 }
 
 // methods reads a list of methods in upper case.

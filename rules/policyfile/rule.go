@@ -97,21 +97,26 @@ func (d *policyDoc) readRule(n ast.Node) {
 		d.errorf(n, "a rule has allow or deny")
 	}
 	maps.Copy(r.fields, seen)
+	d.finishRule(r, action, &m, mode, seen)
+	r.whole = len(d.errs) == before
+	d.rules = append(d.rules, r)
+}
+
+// finishRule makes a rule of what was read.
+func (d *policyDoc) finishRule(r *ruleDoc, action string, m *match, mode ruleMode, seen map[string]ast.Node) {
 	r.Conditions, r.Observe, r.Learn = sorted(m.conditions), mode.observe, mode.learn
 	r.Hosts, r.Ports, r.Methods, r.Paths, r.Private, r.Raw = m.hosts, m.ports, m.methods, m.paths, m.cidrs, m.raw
 	switch action {
 	case "allow":
 		r.Action = rules.AllowAction
-		d.fillIn(r, &m, seen["tls"] != nil)
+		d.fillIn(r, m, seen["tls"] != nil)
 		for _, h := range r.Hosts {
 			d.checkWildcard(r.node("hosts"), h, r.shared)
 		}
 	case "deny":
-		d.checkDeny(r, &m, seen)
+		d.checkDeny(r, m, seen)
 	}
 	slices.Sort(r.Methods)
-	r.whole = len(d.errs) == before
-	d.rules = append(d.rules, r)
 }
 
 func (d *policyDoc) readMatch(n ast.Node, what string, m *match, r *ruleDoc) {

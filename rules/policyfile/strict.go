@@ -30,29 +30,39 @@ func (p *PolicyFile) Strict(now int64) error {
 		}
 	}
 	for _, r := range p.doc.allRules() {
+		r.strictTimes(now)
+		r.strictHosts()
 		if strings.HasPrefix(r.Purpose, "TODO") {
 			r.doc.errorf(r.node("reason"), "rule %q: the reason is still to be written", r.ID)
-		}
-		switch left := r.Expires - now; {
-		case r.Expires == 0 || left > soon:
-		case left <= 0:
-			r.doc.errorf(r.node("expires"), "rule %q has expired: take it out, or renew it%s", r.ID, r.ask())
-		default:
-			r.doc.errorf(r.node("expires"), "rule %q expires in %d days%s", r.ID, (left+86399)/86400, r.ask())
-		}
-		if r.Expires != 0 && r.Owner == "" && r.doc.owner == "" {
-			r.doc.errorf(r.node("expires"), "rule %q expires, and neither it nor its file has an owner who could renew it", r.ID)
-		}
-		for _, h := range r.Hosts {
-			if r.Action == rules.AllowAction && slices.Contains(resolvers, h.Host.String()) {
-				r.doc.errorf(r.at, "rule %q allows %s, a public resolver: names asked there carry data out; DNS over HTTPS is refused anyway", r.ID, h.Host)
-			}
 		}
 		if r.Action == rules.AllowAction && admitsNothing(&r.Rule, denies) {
 			r.doc.errorf(r.at, "rule %q admits nothing: deny rules take all of it", r.ID)
 		}
 	}
 	return p.doc.loader.err()
+}
+
+// strictTimes tells of a rule that ends.
+func (r *ruleDoc) strictTimes(now int64) {
+	switch left := r.Expires - now; {
+	case r.Expires == 0 || left > soon:
+	case left <= 0:
+		r.doc.errorf(r.node("expires"), "rule %q has expired: take it out, or renew it%s", r.ID, r.ask())
+	default:
+		r.doc.errorf(r.node("expires"), "rule %q expires in %d days%s", r.ID, (left+86399)/86400, r.ask())
+	}
+	if r.Expires != 0 && r.Owner == "" && r.doc.owner == "" {
+		r.doc.errorf(r.node("expires"), "rule %q expires, and neither it nor its file has an owner who could renew it", r.ID)
+	}
+}
+
+// strictHosts tells of a rule about what no agent needs.
+func (r *ruleDoc) strictHosts() {
+	for _, h := range r.Hosts {
+		if r.Action == rules.AllowAction && slices.Contains(resolvers, h.Host.String()) {
+			r.doc.errorf(r.at, "rule %q allows %s, a public resolver: names asked there carry data out; DNS over HTTPS is refused anyway", r.ID, h.Host)
+		}
+	}
 }
 
 // ask says who can tell whether a rule is still needed.

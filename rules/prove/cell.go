@@ -80,19 +80,9 @@ func (s *side) near(c cell) []*rules.Rule {
 // question.
 func (s *side) view(c cell) view {
 	var v view
-	var seen, blind []*rules.Rule
-	for _, r := range s.near(c) {
-		switch {
-		case allowsAt(r, c) && !r.Raw && r.TLS == rules.InspectTLS:
-			seen = append(seen, r)
-		case allowsAt(r, c):
-			blind = append(blind, r)
-		case !deniesAt(r, c):
-		case len(r.Methods)+len(r.Paths)+len(r.Conditions) == 0:
-			return view{}
-		default:
-			v.denies = append(v.denies, r)
-		}
+	seen, blind, ok := s.sort(c, &v)
+	if !ok {
+		return view{}
 	}
 	carried := slices.Concat(blind, seen)
 	if _, special := rules.Special(c.addr); c.addr.IsValid() && special {
@@ -109,6 +99,25 @@ func (s *side) view(c cell) view {
 		return view{carriage: v.carriage, speaks: v.speaks}
 	}
 	return v
+}
+
+// sort tells the allow rules that look into requests at c from those that do
+// not, and puts the deny rules that do into v; ok is false if one denies it all.
+func (s *side) sort(c cell, v *view) (seen, blind []*rules.Rule, ok bool) {
+	for _, r := range s.near(c) {
+		switch {
+		case allowsAt(r, c) && !r.Raw && r.TLS == rules.InspectTLS:
+			seen = append(seen, r)
+		case allowsAt(r, c):
+			blind = append(blind, r)
+		case !deniesAt(r, c):
+		case len(r.Methods)+len(r.Paths)+len(r.Conditions) == 0:
+			return nil, nil, false
+		default:
+			v.denies = append(v.denies, r)
+		}
+	}
+	return seen, blind, true
 }
 
 // carries says how a stream is carried that these rules admit: any bytes if a
@@ -138,6 +147,11 @@ type ask struct {
 	// credential, if not empty, is what a request must be granted to count as
 	// admitted.
 	credential string
+}
+
+// asks reports whether a rule is about the method, header and query of a.
+func (a *ask) asks(r *rules.Rule) bool {
+	return (len(r.Methods) == 0 || slices.Contains(r.Methods, a.method)) && r.MeetsConditions(a.facts)
 }
 
 // set is which paths a view admits for an ask: those that one of in matches,
@@ -176,7 +190,7 @@ func (v *view) admits(a ask) (s set, ok bool) {
 	}
 	for _, r := range v.allows {
 		switch {
-		case len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method), !r.MeetsConditions(a.facts):
+		case !a.asks(r):
 		case a.plain && r.Credential != "":
 			// What would be granted a credential is refused in plain.
 			if len(r.Paths) == 0 {

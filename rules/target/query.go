@@ -39,7 +39,7 @@ func WithoutParams(raw string, names []string) string {
 // way: one with a semicolon, which some read as a separator, a percent sign
 // that begins no escape, or an escaped control character.
 func AmbiguousQuery(raw string) bool {
-	for i := 0; i < len(raw); i++ {
+	for i := range len(raw) {
 		switch {
 		case raw[i] == ';':
 			return true
