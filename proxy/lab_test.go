@@ -408,6 +408,7 @@ func (c *h2Conn) Read(b []byte) (int, error) {
 	}
 	return n, err
 }
+
 func (c *h2Conn) Write(b []byte) (int, error) {
 	n, err := c.w.Write(b)
 	if errors.Is(err, io.ErrClosedPipe) {

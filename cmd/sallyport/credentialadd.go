@@ -99,7 +99,7 @@ func addCredential(c *cobra.Command, name string, d describe) (changedOut, error
 		return changedOut{}, err
 	}
 	if fresh {
-		if err := errors.Join(os.MkdirAll(t.dir, 0o755), writeDocument(t.file, d.text(name, t.store))); err != nil {
+		if err := errors.Join(os.MkdirAll(t.dir, 0o755), writeDocument(t.file, d.text(name, t.store))); err != nil { //nolint:gosec // G703: a person's own path
 			return changedOut{}, err
 		}
 	}

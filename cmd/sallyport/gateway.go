@@ -294,7 +294,7 @@ func keepPolicy(dir string, p *policy) error {
 	}
 	_, err = f.Write(p.text)
 	if err := errors.Join(err, f.Chmod(0o640), f.Sync(), f.Close()); err != nil {
-		return errors.Join(fmt.Errorf("keeping policy %s: %w", p.digest, err), os.Remove(path))
+		return errors.Join(fmt.Errorf("keeping policy %s: %w", p.digest, err), os.Remove(path)) //nolint:gosec // G703: as above
 	}
 	return nil
 }

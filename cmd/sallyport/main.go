@@ -134,14 +134,12 @@ that are allowed; every decision goes into a tamper-evident log.`,
 	return root
 }
 
-// atLeast is cobra.MinimumNArgs with an error of our own kind.
-func atLeast(n int) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) < n {
-			return usage(hint(fmt.Errorf("%s takes at least %d argument", c.CommandPath(), n), "%s --help", c.CommandPath()))
-		}
-		return nil
+// someArgs is cobra.MinimumNArgs(1) with an error of our own kind.
+func someArgs(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usage(hint(fmt.Errorf("%s takes at least 1 argument", c.CommandPath()), "%s --help", c.CommandPath()))
 	}
+	return nil
 }
 
 // exactArgs is cobra.ExactArgs with an error of our own kind.

@@ -92,7 +92,7 @@ Exit codes: 0 nothing is wrong; 2 something is.`,
   sallyport policy lint --strict policy.yaml
   sallyport policy lint -o json *.yaml
   sallyport policy lint -o sarif policy.yaml > policy.sarif`,
-		Args: atLeast(1),
+		Args: someArgs,
 		RunE: func(c *cobra.Command, files []string) error {
 			output, _ := c.Flags().GetString("output")
 			if !slices.Contains([]string{"text", "json", "sarif"}, output) {

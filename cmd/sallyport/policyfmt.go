@@ -26,7 +26,7 @@ Exit codes: 0 done, and with --check all are laid out so; 1 not so; 2 a file can
   sallyport policy fmt -w policies/*.yaml
   sallyport policy fmt --check *.yaml
   sallyport policy fmt - < policy.yaml`,
-		Args: atLeast(1),
+		Args: someArgs,
 		RunE: func(c *cobra.Command, files []string) error {
 			if write && check {
 				return usage(hint(fmt.Errorf("-w writes files and --check does not"), "%s --check %s", c.CommandPath(), files[0]))

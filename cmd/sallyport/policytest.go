@@ -21,7 +21,7 @@ Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 a fil
 		Example: `  sallyport policy test policy.yaml
   sallyport policy test -v --cover policy.yaml
   sallyport policy test -o json *.yaml`,
-		Args: atLeast(1),
+		Args: someArgs,
 		RunE: func(c *cobra.Command, files []string) error {
 			asJSON, err := outputJSON(c)
 			if err != nil {

@@ -45,7 +45,7 @@ output); 2 the command line or a file is wrong. Without COMMAND the image's own 
   sallyport run -p policy.yaml --code agent.py sallyport/sandbox:latest
   sallyport run -p policy.yaml --workspace ./src --export ./out IMAGE make
   sallyport run -p policy.yaml --isolation hardened --timeout 2m --json IMAGE python3 -V`,
-		Args: atLeast(1),
+		Args: someArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			inst, err := instanceOf(c)
 			if err != nil {

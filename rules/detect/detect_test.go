@@ -32,16 +32,22 @@ func TestFind(t *testing.T) {
 			"the index, and more", "pip",
 			[]detect.File{file("/etc/pip.conf", "# ours\n[global]\nindex-url = https://user:"+secret+"@packages.example.com/simple\nextra_index_url:\n    https://more.example.com:8443/simple\n    http://plain.example.com/\ntimeout = 60\n")},
 			nil,
-			[]string{"more.example.com:8443 /etc/pip.conf:5", "packages.example.com:443 /etc/pip.conf:3", "plain.example.com:80 /etc/pip.conf:6"}, "",
+			[]string{"more.example.com:8443 /etc/pip.conf:5", "packages.example.com:443 /etc/pip.conf:3", "plain.example.com:80 /etc/pip.conf:6"},
+			"",
 		},
 		{
 			"a later file", "pip",
 			[]detect.File{file("/etc/pip.conf", "[global]\nindex-url=https://a.example.com/\nfind-links=https://links.example.com/ /srv/wheels\n"), file("/root/.pip/pip.conf", "[install]\nindex-url=https://b.example.com/\n")},
-			nil, []string{"b.example.com:443 /root/.pip/pip.conf:2", "links.example.com:443 /etc/pip.conf:3"}, "",
+			nil,
+			[]string{"b.example.com:443 /root/.pip/pip.conf:2", "links.example.com:443 /etc/pip.conf:3"},
+			"",
 		},
 		{
-			"a variable", "pip", []detect.File{file("/etc/pip.conf", "[global]\nindex-url=https://a.example.com/\n")},
-			map[string]string{"PIP_INDEX_URL": "https://v.example.com/simple"}, []string{"v.example.com:443 PIP_INDEX_URL"}, "",
+			"a variable", "pip",
+			[]detect.File{file("/etc/pip.conf", "[global]\nindex-url=https://a.example.com/\n")},
+			map[string]string{"PIP_INDEX_URL": "https://v.example.com/simple"},
+			[]string{"v.example.com:443 PIP_INDEX_URL"},
+			"",
 		},
 		{"no index", "pip", []detect.File{file("/etc/pip.conf", "[global]\nindex-url=https://a.example.com/\nno-index=true\n")}, nil, nil, ""},
 		{"not configured", "pip", []detect.File{file("/etc/pip.conf", "[global]\ntimeout = 60\n")}, nil, nil, ""},
@@ -67,9 +73,11 @@ func TestFind(t *testing.T) {
 		{"a variable", "yarn", []detect.File{file("/root/.npmrc", "registry=https://n.example.com\n")}, map[string]string{"YARN_NPM_REGISTRY_SERVER": "https://v.example.com"}, []string{"v.example.com:443 YARN_NPM_REGISTRY_SERVER"}, ""},
 
 		{
-			"a list", "go", []detect.File{file("/usr/local/go/go.env", "# comment\nGOPROXY=https://tool.example.com,direct\nGOSUMDB=sums.example.com\n")},
+			"a list", "go",
+			[]detect.File{file("/usr/local/go/go.env", "# comment\nGOPROXY=https://tool.example.com,direct\nGOSUMDB=sums.example.com\n")},
 			map[string]string{"GOPROXY": "https://user:" + secret + "@a.example.com|https://b.example.com/go,direct"},
-			[]string{"a.example.com:443 GOPROXY", "b.example.com:443 GOPROXY", "sums.example.com:443 /usr/local/go/go.env:3"}, "",
+			[]string{"a.example.com:443 GOPROXY", "b.example.com:443 GOPROXY", "sums.example.com:443 /usr/local/go/go.env:3"},
+			"",
 		},
 		{"a key, and an address", "go", nil, map[string]string{"GOPROXY": "off", "GOSUMDB": "sums.example.com+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8 https://mirror.example.com/sumdb"}, []string{"mirror.example.com:443 GOSUMDB"}, ""},
 		{"a key", "go", nil, map[string]string{"GOSUMDB": "sums.example.com+033de0ae+Ac4zctda"}, []string{"sums.example.com:443 GOSUMDB"}, ""},
@@ -79,19 +87,26 @@ func TestFind(t *testing.T) {
 			"sources and registries", "cargo",
 			[]detect.File{file("/usr/local/cargo/config.toml", "[source.crates-io]\nreplace-with = \"mirror\"\n\n[source.\"mirror\"]\nregistry = \"sparse+https://m.example.com/index/\" # ours\n[registries]\nacme.index = 'sparse+https://acme.example.com/index/'\n[source.local]\nlocal-registry = \"/srv\"\n[net]\nretry = 2\n")},
 			map[string]string{"CARGO_REGISTRIES_OTHER_INDEX": "sparse+https://o.example.com/", "CARGO_REGISTRIES_OTHER_TOKEN": secret},
-			[]string{"acme.example.com:443 /usr/local/cargo/config.toml:7", "m.example.com:443 /usr/local/cargo/config.toml:5", "o.example.com:443 CARGO_REGISTRIES_OTHER_INDEX"}, "",
+			[]string{"acme.example.com:443 /usr/local/cargo/config.toml:7", "m.example.com:443 /usr/local/cargo/config.toml:5", "o.example.com:443 CARGO_REGISTRIES_OTHER_INDEX"},
+			"",
 		},
 		{"an index in git", "cargo", []detect.File{file("/c.toml", "[registries.acme]\nindex = \"https://git.example.com/index\"\n")}, nil, nil, "/c.toml:2: an index in git"},
 		{"a table on a line", "cargo", []detect.File{file("/c.toml", "[registries]\nacme = { index = \"sparse+https://a.example.com/\" }\n")}, nil, nil, "write it with a heading [registries.acme]"},
 		{"text without an end", "cargo", []detect.File{file("/c.toml", "[registries.acme]\nindex = \"sparse+https://a\n")}, nil, nil, "does not end on its line"},
 
 		{
-			"lines", "apt", []detect.File{file("/etc/apt/sources.list", "# deb http://off.example.com x main\ndeb [arch=amd64 signed-by=/usr/share/keyrings/a.gpg] http://deb.example.com/debian stable main # us\ndeb-src https://src.example.com/debian stable main\ndeb cdrom:[x]/ stable main\ndeb file:/srv/repo ./\n")},
-			nil, []string{"deb.example.com:80 /etc/apt/sources.list:2", "src.example.com:443 /etc/apt/sources.list:3"}, "",
+			"lines", "apt",
+			[]detect.File{file("/etc/apt/sources.list", "# deb http://off.example.com x main\ndeb [arch=amd64 signed-by=/usr/share/keyrings/a.gpg] http://deb.example.com/debian stable main # us\ndeb-src https://src.example.com/debian stable main\ndeb cdrom:[x]/ stable main\ndeb file:/srv/repo ./\n")},
+			nil,
+			[]string{"deb.example.com:80 /etc/apt/sources.list:2", "src.example.com:443 /etc/apt/sources.list:3"},
+			"",
 		},
 		{
-			"stanzas", "apt", []detect.File{file("/etc/apt/sources.list.d/a.sources", "# ours\nTypes: deb\nURIs: http://one.example.com/debian\n https://two.example.com/debian\nSuites: stable\n\nTypes: deb\nEnabled: no\nURIs: http://off.example.com/\n\nEnabled: yes\nURIs: https://three.example.com/\n")},
-			nil, []string{"one.example.com:80 /etc/apt/sources.list.d/a.sources:3", "three.example.com:443 /etc/apt/sources.list.d/a.sources:12", "two.example.com:443 /etc/apt/sources.list.d/a.sources:4"}, "",
+			"stanzas", "apt",
+			[]detect.File{file("/etc/apt/sources.list.d/a.sources", "# ours\nTypes: deb\nURIs: http://one.example.com/debian\n https://two.example.com/debian\nSuites: stable\n\nTypes: deb\nEnabled: no\nURIs: http://off.example.com/\n\nEnabled: yes\nURIs: https://three.example.com/\n")},
+			nil,
+			[]string{"one.example.com:80 /etc/apt/sources.list.d/a.sources:3", "three.example.com:443 /etc/apt/sources.list.d/a.sources:12", "two.example.com:443 /etc/apt/sources.list.d/a.sources:4"},
+			"",
 		},
 		{"a method of its own", "apt", []detect.File{file("/s.list", "deb tor+http://x.example.com/ s main\n")}, nil, nil, `the scheme is "tor+http"`},
 		{"no line of it", "apt", []detect.File{file("/s.list", "rpm http://x.example.com/\n")}, nil, nil, "/s.list:1: a line begins with deb"},
@@ -100,7 +115,8 @@ func TestFind(t *testing.T) {
 		{"repositories", "apk", []detect.File{file("/etc/apk/repositories", "#https://off.example.com/\n/media/cdrom/apks\nhttps://one.example.com/alpine/main\n@edge http://two.example.com/edge\n")}, nil, []string{"one.example.com:443 /etc/apk/repositories:3", "two.example.com:80 /etc/apk/repositories:4"}, ""},
 
 		{
-			"mirrors and repositories", "maven", []detect.File{file("/etc/maven/settings.xml", `<settings><!-- <mirror><url>https://off.example.com</url></mirror> -->
+			"mirrors and repositories", "maven",
+			[]detect.File{file("/etc/maven/settings.xml", `<settings><!-- <mirror><url>https://off.example.com</url></mirror> -->
 <servers><server><id>m</id><password>`+secret+`</password></server></servers>
 <mirrors>
 <mirror><id>m</id><mirrorOf>*</mirrorOf>
@@ -109,18 +125,22 @@ func TestFind(t *testing.T) {
 </mirrors><proxies><proxy><url>https://proxy.example.com</url></proxy></proxies>
 <profiles><profile><repositories><repository><url>https://r.example.com/</url></repository></repositories>
 <pluginRepositories><pluginRepository><url>file:///srv</url></pluginRepository></pluginRepositories></profile></profiles></settings>`)},
-			nil, []string{"m.example.com:443 /etc/maven/settings.xml:5", "r.example.com:443 /etc/maven/settings.xml:8"}, "",
+			nil,
+			[]string{"m.example.com:443 /etc/maven/settings.xml:5", "r.example.com:443 /etc/maven/settings.xml:8"},
+			"",
 		},
 		{"no XML", "maven", []detect.File{file("/s.xml", "<settings>\n<mirrors></settings>")}, nil, nil, "/s.xml:2: not XML"},
 		{"a property", "maven", []detect.File{file("/s.xml", "<settings><mirrors><mirror><url>https://${env.HOST}/</url></mirror></mirrors></settings>")}, nil, nil, "holds a property"},
 
 		{
-			"sources and mirrors", "gem", []detect.File{
+			"sources and mirrors", "gem",
+			[]detect.File{
 				file("/root/.gemrc", "---\n:backtrace: false\n:sources:\n- https://g.example.com/\n- \"http://h.example.com:8080\"\n:update_sources: true\n:other:\n- https://off.example.com\n"),
 				file("/root/.bundle/config", "---\nBUNDLE_PATH: \"vendor\"\nBUNDLE_MIRROR__HTTPS://X__EXAMPLE/: \"https://b.example.com/\"\n"),
 			},
 			map[string]string{"BUNDLE_MIRROR__ALL": "https://all.example.com", "BUNDLE_MIRROR__ALL__FALLBACK_TIMEOUT": "true"},
-			[]string{"all.example.com:443 BUNDLE_MIRROR__ALL", "b.example.com:443 /root/.bundle/config:3", "g.example.com:443 /root/.gemrc:4", "h.example.com:8080 /root/.gemrc:5"}, "",
+			[]string{"all.example.com:443 BUNDLE_MIRROR__ALL", "b.example.com:443 /root/.bundle/config:3", "g.example.com:443 /root/.gemrc:4", "h.example.com:8080 /root/.gemrc:5"},
+			"",
 		},
 		{"in brackets", "gem", []detect.File{file("/etc/gemrc", "sources: [\"https://g.example.com\", 'https://h.example.com']\n")}, nil, []string{"g.example.com:443 /etc/gemrc:1", "h.example.com:443 /etc/gemrc:1"}, ""},
 		{"one word", "gem", []detect.File{file("/etc/gemrc", "sources: https://g.example.com\n")}, nil, nil, "/etc/gemrc:1: sources is a list"},

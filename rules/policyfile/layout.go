@@ -198,8 +198,8 @@ func (l *layout) continues(rest token.Tokens, end int) bool {
 	return false
 }
 
-func (p *piece) below(q *piece) bool {
-	for up := p.up; up != nil; up = up.up {
+func (x *piece) below(q *piece) bool {
+	for up := x.up; up != nil; up = up.up {
 		if up == q {
 			return true
 		}

@@ -149,6 +149,11 @@ type ask struct {
 	credential string
 }
 
+// never reports an ask that no rule can say yes to.
+func (a *ask) never() bool {
+	return rules.NeverAdmitted(a.method) || a.credential != "" && a.plain
+}
+
 // asks reports whether a rule is about the method, header and query of a.
 func (a *ask) asks(r *rules.Rule) bool {
 	return (len(r.Methods) == 0 || slices.Contains(r.Methods, a.method)) && r.MeetsConditions(a.facts)
@@ -179,7 +184,7 @@ func (v *view) denied(a ask) (out []rules.PathPattern, ok bool) {
 
 // admits returns the paths that v admits for a; ok is false for none.
 func (v *view) admits(a ask) (s set, ok bool) {
-	if v.carriage != inspected || rules.NeverAdmitted(a.method) || a.credential != "" && a.plain {
+	if v.carriage != inspected || a.never() {
 		return s, false
 	}
 	if a.facts == nil {

@@ -174,7 +174,8 @@ func TestCompare(t *testing.T) {
 			[]string{"newly_allowed db any_bytes db.test [5432] into [10.0.0.0/24]: connect db.test:5432 at 10.0.0.0"},
 		},
 		{
-			"two ranges that rules tell apart", []rules.Rule{db},
+			"two ranges that rules tell apart",
+			[]rules.Rule{db},
 			[]rules.Rule{change(db, func(r *rules.Rule) { r.Private = ranges("10.0.0.0/8") }), {ID: "no", Private: ranges("10.1.0.0/16"), Ports: []uint16{443}}},
 			[]string{"newly_allowed db any_bytes db.test [5432] into [10.0.0.0/8 10.1.0.0/16]: connect db.test:5432 at 10.0.0.0"},
 		},
