@@ -71,6 +71,12 @@ func Compile(s Source) (*Policy, error) {
 	if !s.Totals.IsZero() {
 		p.totals = &s.Totals
 	}
+	for _, l := range s.Lookups {
+		if p.lookups == nil {
+			p.lookups = map[Lookup]struct{}{}
+		}
+		p.lookups[l] = struct{}{}
+	}
 	p.lax = p.loosen()
 	return p, nil
 }

@@ -45,10 +45,16 @@ func (p *Policy) Decide(req Request) Decision {
 		return Decision{Reason: NoPolicy}
 	}
 	d := p.decide(&req)
-	if (p.observe || p.lax != nil) && refused(&d) && d.Scope == scopePolicy {
+	if (p.observe || p.lax != nil) && refused(&d) && d.Scope == scopePolicy && !req.ofType() {
 		return p.observed(&req, d)
 	}
 	return d
+}
+
+// ofType reports a question about a DNS type other than A: what is answered to
+// one is no matter of observing.
+func (r *Request) ofType() bool {
+	return r.Question == Resolve && r.Type > typeA || r.ofAnswer()
 }
 
 // decide answers as if everything were enforced.
@@ -75,7 +81,7 @@ func (p *Policy) decide(req *Request) Decision {
 
 // wellFormed reports whether a request has all that its question needs.
 func wellFormed(r *Request) bool {
-	if r.Endpoint.Host.IsZero() || r.Question != Resolve && r.Endpoint.Port == 0 {
+	if r.Endpoint.Host.IsZero() || r.Endpoint.Port == 0 && r.Question != Resolve && !r.ofAnswer() {
 		return false
 	}
 	switch r.Question {
@@ -96,6 +102,11 @@ func wellFormed(r *Request) bool {
 	default:
 		return false
 	}
+}
+
+// ofAnswer reports a question about an address in the answer to a DNS query.
+func (r *Request) ofAnswer() bool {
+	return r.Question == Reach && r.Endpoint.Port == 0 && r.Type > typeA
 }
 
 func (p *Policy) refuse(reason Reason) Decision {
@@ -249,7 +260,7 @@ func (p *Policy) resolve(r *Request) Decision {
 	d := p.answer(&s)
 	denied := refused(&d)
 	if r.Type != typeA {
-		d = p.refuse(TypeNotAllowed)
+		d = p.lookup(r, d)
 	}
 	d.NameError = denied && p.denied == NameErrorDenied
 	return d
@@ -364,6 +375,8 @@ func (p *Policy) reach(r *Request) Decision {
 func streamOf(r *Request) Request {
 	stream := *r
 	switch {
+	case r.ofAnswer():
+		stream.Question = Resolve
 	case r.Method != "":
 		stream.Question = Fetch
 	case r.Protocol != 0:
@@ -378,6 +391,8 @@ func (p *Policy) reachable(r *Request) Decision {
 	switch r.Question {
 	case Fetch:
 		return p.fetch(r)
+	case Resolve:
+		return p.resolve(r)
 	default:
 		return p.stream(r)
 	}

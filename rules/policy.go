@@ -25,6 +25,8 @@ type Policy struct {
 	filter bool
 	narrow bool // there is something that narrows
 	totals *Totals
+	// lookups are the names and types that are looked up.
+	lookups map[Lookup]struct{}
 }
 
 // DeniedNames says how a denied name is answered in DNS.
@@ -139,6 +141,9 @@ type Source struct {
 	Narrowed bool
 	// Totals bound what a run is admitted by all of its rules together.
 	Totals Totals
+	// Lookups are the names and types that are looked up for a sandbox, where an
+	// allow rule is about their [ServiceHost].
+	Lookups []Lookup
 }
 
 // Name returns the policy's name.
@@ -209,7 +214,7 @@ func (p *Policy) With(more []Rule) (*Policy, error) {
 	}
 	src := Source{
 		Name: p.name, Digest: p.digest, Denied: p.denied, Observe: p.observe, Learn: p.learn,
-		Rules: append(p.Rules(), more...), Narrowed: p.narrow,
+		Rules: append(p.Rules(), more...), Narrowed: p.narrow, Lookups: p.Lookups(),
 	}
 	if p.totals != nil {
 		src.Totals = *p.totals

@@ -52,7 +52,7 @@ const (
 	Connect                     // a new stream, before its first byte: Endpoint
 	Hello                       // a stream's first bytes are known: Endpoint, Protocol
 	Fetch                       // one HTTP request: Endpoint, Secure, Method, Path, Query, Header, Length, Carries
-	Reach                       // a resolved address, about to be dialled: Endpoint, Addr
+	Reach                       // a resolved address, about to be dialled or (port 0, Type) answered: Endpoint, Addr
 )
 
 // String returns the word used in records.
@@ -156,6 +156,9 @@ type Decision struct {
 	// NameError, on Resolve: answer a denied name with NXDOMAIN
 	// (dns.denied: nxdomain) and not with a virtual address.
 	NameError bool
+	// LookUp, on Resolve: the policy has this name and type looked up
+	// (dns.resolve). Everything else is answered without asking anybody.
+	LookUp bool
 	Rule      string // id, "" when none matched
 	Where     string // file:line of the rule
 	Scope     string // which scope spoke: floor, policy, run, approval; builtin

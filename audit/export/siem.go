@@ -194,7 +194,7 @@ var methods = map[string]int{"CONNECT": 1, "DELETE": 2, "GET": 3, "HEAD": 4, "OP
 func (f ocsf) record(r *audit.Record) error {
 	class, activity := ocsfHTTP, methods[r.Method]
 	switch {
-	case r.Kind == audit.DNS:
+	case r.QType != "":
 		class, activity = ocsfDNS, 6 // Traffic: query and answer in one
 	case !isRequest(r):
 		return nil
@@ -258,7 +258,7 @@ func (f ocsf) own(o object, r *audit.Record) {
 	unmapped.text("where", r.Where)
 	unmapped.text("verdict", r.Verdict)
 	o.sub("unmapped", unmapped)
-	if r.Kind == audit.DNS {
+	if r.QType != "" {
 		o["query"] = object{"hostname": r.Host, "type": r.QType}
 		if r.Answer != "" {
 			o["answers"] = []object{{"rdata": r.Answer}}

@@ -172,6 +172,9 @@ func What(r *audit.Record) string {
 	case audit.DNS:
 		return join(r.QType, r.Host, arrow(r.Answer))
 	case audit.Done:
+		if r.QType != "" { // a look-up
+			return join(r.QType, r.Host, arrow(r.Answer), r.Error)
+		}
 		return join(Outcome(r), place(r), r.Error)
 	case audit.Credential:
 		return join(event(r), r.Method, place(r), via(r.Credential), r.Error)

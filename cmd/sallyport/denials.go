@@ -70,7 +70,7 @@ func (r *recorder) remember(rec *audit.Record) {
 	if rec.Ref != "" {
 		d.ID = rec.Ref
 	}
-	if rec.Kind == audit.DNS {
+	if rec.QType != "" {
 		d.Method = "DNS " + rec.QType
 	}
 	r.mu.Lock()

@@ -177,18 +177,29 @@ func settingChanges(before, after *policyfile.PolicyFile) []policyChange {
 		word := map[bool]string{true: "nxdomain", false: "explain"}
 		add("dns", "A denied name is answered in another way: dns.denied was %s and is %s.", word[was], word[is])
 	}
-	was, is := neverTexts(before), neverTexts(after)
-	for _, s := range was {
-		if !slices.Contains(is, s) {
-			add("never", "No longer promised: never %s.", s)
-		}
+	gone, come := differ(neverTexts(before), neverTexts(after))
+	for _, s := range gone {
+		add("never", "No longer promised: never %s.", s)
 	}
-	for _, s := range is {
-		if !slices.Contains(was, s) {
-			add("never", "Newly promised: never %s.", s)
-		}
+	for _, s := range come {
+		add("never", "Newly promised: never %s.", s)
+	}
+	gone, come = differ(before.Lookups, after.Lookups)
+	for _, s := range come {
+		add("dns", "Newly looked up for a sandbox: %s.", s)
+	}
+	for _, s := range gone {
+		add("dns", "No longer looked up for a sandbox: %s.", s)
 	}
 	return list
+}
+
+// differ returns what is in one list alone.
+func differ(was, is []string) (gone, come []string) {
+	without := func(list, other []string) []string {
+		return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(other, s) })
+	}
+	return without(was, is), without(is, was)
 }
 
 // nameErrors reports whether denied names are answered with NXDOMAIN.

@@ -15,17 +15,19 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sync/singleflight"
 
+	"sallyport/rules"
 	"sallyport/rules/target"
 )
 
-// resolver asks the configured servers for A and AAAA of a full name. It
-// applies no search list, reads no hosts file and never judges an address.
+// resolver asks the configured servers for A and AAAA of a full name, and for
+// what a policy has looked up beside. It applies no search list, reads no hosts file and never judges an address.
 type resolver struct {
 	fixed   []server
 	now     func() time.Time
 	timeout time.Duration
-	cache   cache
-	flight  singleflight.Group
+	cache   cache[target.Name, []netip.Addr]
+	records cache[rules.Lookup, family] // of look-ups
+	flight  singleflight.Group          // by name, and by name and type
 
 	mu      sync.Mutex // guards system, mtime
 	system  []server
@@ -128,6 +130,7 @@ func resolveError(name target.Name, err error) error {
 // family is what became of one query.
 type family struct {
 	addrs []netip.Addr
+	other []dns.RR // records of the type that was asked for, if that has no addresses
 	ttl   time.Duration
 	err   error
 }
@@ -145,8 +148,8 @@ func (r *resolver) family(ctx context.Context, servers []server, name target.Nam
 		switch {
 		case a.err != nil:
 			return family{ttl: ttl, err: a.err}
-		case len(a.addrs) > 0:
-			return family{addrs: a.addrs, ttl: ttl}
+		case a.found():
+			return family{addrs: a.addrs, other: a.other, ttl: ttl}
 		case m.Rcode == dns.RcodeNameError:
 			return family{ttl: min(ttl, negativeTTL(m)), err: errNotFound}
 		case a.last == name:
@@ -157,14 +160,17 @@ func (r *resolver) family(ctx context.Context, servers []server, name target.Nam
 	return family{ttl: ttl, err: errors.New("too many aliases")}
 }
 
-// answer is what a message says about a name: its addresses, or the alias at
-// which it stops.
+// answer is what a message says about a name: its addresses or other records, or
+// the alias at which it stops.
 type answer struct {
 	addrs []netip.Addr
+	other []dns.RR
 	last  target.Name
 	ttl   time.Duration
 	err   error
 }
+
+func (a *answer) found() bool { return len(a.addrs)+len(a.other) > 0 }
 
 // read follows the chain of aliases in m that begins at name, and takes the
 // addresses at its end. Records of other names are not looked at.
@@ -172,7 +178,7 @@ func read(m *dns.Msg, name target.Name, qtype uint16) answer {
 	a := answer{last: name, ttl: maxTTL}
 	for range maxAliases + 1 {
 		alias := a.collect(m, qtype)
-		if len(a.addrs) > 0 || a.err != nil || alias == nil {
+		if a.found() || a.err != nil || alias == nil {
 			return a
 		}
 		next, err := target.ParseName(alias.Target)
@@ -196,14 +202,18 @@ func (a *answer) collect(m *dns.Msg, qtype uint16) (alias *dns.CNAME) {
 			continue
 		}
 		switch rr := rr.(type) {
-		case *dns.CNAME:
-			alias = rr
-			continue
 		case *dns.A:
 			a.add(rr.A, qtype == dns.TypeA)
 		case *dns.AAAA:
 			a.add(rr.AAAA, qtype == dns.TypeAAAA)
 		default:
+			if h.Rrtype == qtype {
+				a.other = append(a.other, rr)
+				break
+			}
+			if c, ok := rr.(*dns.CNAME); ok {
+				alias = c
+			}
 			continue
 		}
 		a.ttl = min(a.ttl, seconds(h.Ttl))

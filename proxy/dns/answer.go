@@ -136,6 +136,7 @@ type outcome struct {
 	kind   kind
 	reason rules.Reason
 	addr   netip.Addr // virtual
+	found  []dns.RR   // by a look-up
 }
 
 // decide asks the gate, and returns what it decided and recorded.
@@ -148,7 +149,7 @@ func (s *Server) decide(ctx context.Context, q *query, name target.Name, qtype u
 		out    outcome
 		failed error
 	)
-	_, err := s.cfg.Gate.Answer(ctx, rules.Request{
+	p, err := s.cfg.Gate.Answer(ctx, rules.Request{
 		Question: rules.Resolve, Cell: q.cell, Endpoint: target.Endpoint{Host: target.HostOf(name)}, Type: qtype,
 	}, typeName(qtype), func(d rules.Decision) string {
 		out = outcome{kind: kindOf(d, qtype), reason: d.Reason}
@@ -167,6 +168,9 @@ func (s *Server) decide(ctx context.Context, q *query, name target.Name, qtype u
 		s.cfg.Log.WarnContext(ctx, "dns: query not answered", "cell", q.cell, "err", err)
 		return outcome{kind: failure}
 	}
+	if out.kind == lookup {
+		return s.lookUp(ctx, q, p)
+	}
 	return out
 }
 
@@ -179,7 +183,9 @@ func (s *Server) message(q *query, o outcome) *dns.Msg {
 		m.Answer = []dns.RR{&dns.A{Hdr: s.header(ask.Name, dns.TypeA), A: o.addr.AsSlice()}}
 	case minimal:
 		m.Answer = []dns.RR{&dns.HINFO{Hdr: s.header(ask.Name, dns.TypeHINFO), Cpu: "RFC8482"}}
-	case nameError, noData:
+	case found:
+		m.Answer = s.records(ask.Name, o.found)
+	case nameError, noData, absent:
 		m.Ns = []dns.RR{s.negative()}
 	default: // the response code says it all
 	}
@@ -212,12 +218,15 @@ const (
 	noData         // the name exists, this type of it does not (RFC 2308 section 2.2)
 	nameError      // NXDOMAIN
 	minimal        // ANY: RFC 8482 section 4.2
-	failure        // SERVFAIL: what cannot be recorded or kept
+	failure        // SERVFAIL: what cannot be recorded, kept or looked up
+	lookup         // yet to be looked up; never sent
+	found          // what was looked up
+	absent         // looked up, and there is nothing
 )
 
 func (k kind) rcode() int {
 	switch k {
-	case virtual, noData, minimal:
+	case virtual, noData, minimal, found, absent:
 		return dns.RcodeSuccess
 	case nameError:
 		return dns.RcodeNameError
@@ -233,7 +242,7 @@ func (k kind) String() string {
 	switch k {
 	case virtual:
 		return "A"
-	case noData:
+	case noData, absent:
 		return "NODATA"
 	case nameError:
 		return "NXDOMAIN"
@@ -241,6 +250,8 @@ func (k kind) String() string {
 		return "HINFO"
 	case failure:
 		return "SERVFAIL"
+	case lookup:
+		return "look-up"
 	default:
 		return "REFUSED"
 	}
@@ -253,6 +264,8 @@ func kindOf(d rules.Decision, qtype uint16) kind {
 	switch {
 	case d.Reason == rules.UnknownCell || d.Reason == "":
 		return refusal
+	case d.LookUp:
+		return lookup
 	case d.Verdict == rules.Deny && d.NameError:
 		return nameError
 	case qtype == dns.TypeA:

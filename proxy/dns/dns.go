@@ -1,12 +1,14 @@
-// Package dns answers the cells' queries, and never asks anybody: a name gets
-// a virtual address, one per name and cell, and [Names] remembers the pair, so
+// Package dns answers the cells' queries, and asks nobody: a name gets a
+// virtual address, one per name and cell, and [Names] remembers the pair, so
 // that a flow to that address has a name whatever it speaks.
 //
 // The cell is proved by the query's source address alone. Every query is
 // decided and recorded by the gate before it is answered; one that cannot be
 // read is refused and recorded as well. Nothing that a sandbox asks is sent
 // upstream, so a query carries nothing out, and an answer grants nothing: the
-// flow to a virtual address is judged again.
+// flow to a virtual address is judged again. What a policy lists by name and
+// type (dns.resolve) is looked up by whom Config.LookUp names, for a pass, and
+// answered in records of our own.
 package dns
 
 import (
@@ -20,14 +22,15 @@ import (
 	"github.com/miekg/dns"
 
 	"sallyport/rules"
+	"sallyport/rules/gate"
 )
 
 // Gate decides and records: a *gate.Gate. Both methods are called by many
 // goroutines at once.
 type Gate interface {
 	// Answer decides a query and records it with what answer says will be sent.
-	// After an error nothing is answered.
-	Answer(ctx context.Context, req rules.Request, qtype string, answer func(rules.Decision) string) (rules.Decision, error)
+	// After an error nothing is answered. An open pass is for a look-up.
+	Answer(ctx context.Context, req rules.Request, qtype string, answer func(rules.Decision) string) (gate.Pass, error)
 	// Refuse records a query that no policy could be asked about.
 	Refuse(ctx context.Context, req rules.Request, reason rules.Reason, cause error) error
 }
@@ -38,6 +41,10 @@ type Config struct {
 	// CellOf returns the cell that a source address proves.
 	CellOf func(netip.Addr) (cell string, ok bool)
 	Names  *Names
+	// LookUp looks up the one name and type that a pass is for, and returns new
+	// records of that type: (*dial.Dialer).LookUp. A refusal of what was found is
+	// a *gate.DeniedError. Default: none, and such a query fails.
+	LookUp func(context.Context, gate.Pass) ([]dns.RR, error)
 	Now    func() time.Time
 	Log    *slog.Logger
 
@@ -47,9 +54,11 @@ type Config struct {
 	Rate  int // queries a second: 200
 	Burst int // queries at once after a pause: 400
 	Conns int // TCP connections: 16
+	Looks int // look-ups at the same time: 4
 
 	Workers  int           // datagrams handled at the same time, all cells: 64
 	AllConns int           // TCP connections, all cells: 512
+	AllLooks int           // look-ups at the same time, all cells: 32, less than Workers
 	Idle     time.Duration // a TCP connection without a whole query: 10 s
 }
 
@@ -57,7 +66,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	for _, f := range []struct {
 		n   *int
 		def int
-	}{{&cfg.Rate, 200}, {&cfg.Burst, 400}, {&cfg.Conns, 16}, {&cfg.Workers, 64}, {&cfg.AllConns, 512}} {
+	}{{&cfg.Rate, 200}, {&cfg.Burst, 400}, {&cfg.Conns, 16}, {&cfg.Workers, 64}, {&cfg.AllConns, 512}, {&cfg.Looks, 4}, {&cfg.AllLooks, 32}} {
 		if *f.n < 0 {
 			return cfg, errors.New("dns: a limit is negative")
 		}
@@ -84,6 +93,7 @@ type Server struct {
 	soa   []byte // negative, in wire format
 	rates rates
 	conns conns
+	looks conns
 }
 
 // New returns a Server. It refuses an incomplete Config.
@@ -99,6 +109,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, ttl: uint32(cfg.TTL / time.Second),
 		rates: rates{rate: float64(cfg.Rate), burst: float64(cfg.Burst)},
 		conns: conns{each: cfg.Conns, all: cfg.AllConns},
+		looks: conns{each: cfg.Looks, all: cfg.AllLooks},
 	}
 	soa := make([]byte, plainSize)
 	n, err := dns.PackRR(s.negative(), soa, 0, nil, false)

@@ -16,10 +16,10 @@ var quiet = slog.New(slog.DiscardHandler)
 // fakeGate admits every name without a record.
 type fakeGate struct{}
 
-func (fakeGate) Answer(_ context.Context, _ rules.Request, _ string, answer func(rules.Decision) string) (rules.Decision, error) {
+func (fakeGate) Answer(_ context.Context, _ rules.Request, _ string, answer func(rules.Decision) string) (gate.Pass, error) {
 	d := rules.Decision{Verdict: rules.Inspect, Reason: rules.Allowed}
 	_ = answer(d)
-	return d, nil
+	return gate.Pass{}, nil
 }
 
 func (fakeGate) Refuse(_ context.Context, _ rules.Request, r rules.Reason, _ error) error {
@@ -29,7 +29,7 @@ func (fakeGate) Refuse(_ context.Context, _ rules.Request, r rules.Reason, _ err
 // oddGate decides by the first letter of a name.
 type oddGate struct{ fakeGate }
 
-func (oddGate) Answer(_ context.Context, r rules.Request, _ string, answer func(rules.Decision) string) (rules.Decision, error) {
+func (oddGate) Answer(_ context.Context, r rules.Request, _ string, answer func(rules.Decision) string) (gate.Pass, error) {
 	d := rules.Decision{Verdict: rules.Inspect, Reason: rules.Allowed}
 	switch s := r.Endpoint.Host.String(); s[0] {
 	case 'e':
@@ -39,16 +39,16 @@ func (oddGate) Answer(_ context.Context, r rules.Request, _ string, answer func(
 	case 'u':
 		d = rules.Decision{Reason: rules.UnknownCell}
 	case 'f':
-		return rules.Decision{}, errors.New("full")
+		return gate.Pass{}, errors.New("full")
 	}
 	_ = answer(d)
-	return d, nil
+	return gate.Pass{}, nil
 }
 
 // panicGate breaks on one name.
 type panicGate struct{ dns.Gate }
 
-func (g panicGate) Answer(ctx context.Context, r rules.Request, t string, f func(rules.Decision) string) (rules.Decision, error) {
+func (g panicGate) Answer(ctx context.Context, r rules.Request, t string, f func(rules.Decision) string) (gate.Pass, error) {
 	if r.Endpoint.Host.String() == "boom.test" {
 		panic("boom")
 	}

@@ -66,7 +66,7 @@ func (r *rates) pruneLocked(now time.Time) {
 	}
 }
 
-// conns counts open TCP connections by cell.
+// conns counts by cell what is going on: open TCP connections, or look-ups.
 type conns struct {
 	each, all int
 
@@ -75,7 +75,7 @@ type conns struct {
 	total int
 }
 
-// open reports whether a cell may have another connection; done gives it back.
+// open reports whether a cell may have another one; done gives it back.
 func (c *conns) open(cell string) (done func(), ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,6 +33,7 @@ var (
 type world struct {
 	*dns.Server
 	t        *testing.T
+	gate     *gate.Gate
 	names    *dns.Names
 	records  *recorder
 	resolver *lab.Resolver
@@ -92,14 +93,22 @@ func (c *clock) advance(d time.Duration) {
 // alters the server's configuration.
 func newWorld(t *testing.T, denied rules.DeniedNames, change func(*dns.Config)) *world {
 	t.Helper()
+	return newWorldOf(t, func(s *rules.Source) { s.Denied = denied }, change)
+}
+
+// newWorldOf makes such a world whose policy of may alter.
+func newWorldOf(t *testing.T, of func(*rules.Source), change func(*dns.Config)) *world {
+	t.Helper()
 	w := &world{t: t, records: &recorder{}, clock: &clock{now: time.Unix(1_800_000_000, 0)}}
 	host := func(s string, wild bool) rules.HostPattern {
 		return rules.HostPattern{Host: target.HostOf(name(t, s)), Wildcard: wild}
 	}
-	p, err := rules.Compile(rules.Source{Name: "test", Digest: "sha256:test", Denied: denied, Rules: []rules.Rule{{
+	src := rules.Source{Name: "test", Digest: "sha256:test", Rules: []rules.Rule{{
 		ID: "ok", Where: "p.yaml:1", Action: rules.AllowAction, Ports: []uint16{443},
 		Hosts: []rules.HostPattern{host("ok.test", false), host("wild.test", true)},
-	}}})
+	}}}
+	of(&src)
+	p, err := rules.Compile(src)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,6 +122,7 @@ func newWorld(t *testing.T, denied rules.DeniedNames, change func(*dns.Config)) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.gate = g
 	if w.names, err = dns.NewNames(dns.NamesConfig{Dir: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}

@@ -106,6 +106,13 @@ func hostOctet(c byte) bool {
 // handlePlain decides a plain query and writes the reply.
 func (s *Server) handlePlain(ctx context.Context, q *query, p plain, raw, buf []byte) []byte {
 	o := s.decide(ctx, q, p.name, p.qtype)
+	if o.kind == found || o.kind == absent {
+		if q.msg = new(dns.Msg); q.msg.Unpack(raw) != nil {
+			return nil // it was read before, so it can be
+		}
+		q.opt = q.msg.IsEdns0()
+		return s.pack(q, s.message(q, o), buf)
+	}
 	be := binary.BigEndian
 	out := append(buf[:0], raw[:p.end]...)
 	flags := be.Uint16(raw[2:])&(flagRD|1<<4) | flagQR | flagRA | uint16(o.kind.rcode())

@@ -118,6 +118,7 @@ type pass struct {
 	id       string
 	identity Identity
 	req      rules.Request
+	qtype    string // the word for req.Type
 	decision rules.Decision
 	origin   Origin
 	began    time.Time
@@ -142,7 +143,13 @@ func (p Pass) Dialable() bool {
 	if n, ok := p.p.req.Endpoint.Host.Name(); ok && rules.IsReserved(n) {
 		return false
 	}
-	return p.p.req.Question == rules.Fetch || p.p.decision.Verdict == rules.Tunnel
+	return p.p.req.Question == rules.Fetch || p.p.decision.Verdict == rules.Tunnel && p.p.req.Question != rules.Resolve
+}
+
+// LooksUp reports whether p is for the look-up of one name and type, and for
+// nothing else: it is never dialled with.
+func (p Pass) LooksUp() bool {
+	return p.Valid() && p.p.recorded && p.p.req.Question == rules.Resolve && p.p.decision.LookUp
 }
 
 // ID returns the id of the request, "" for the zero Pass.
@@ -292,23 +299,29 @@ func (g *Gate) Refuse(ctx context.Context, req rules.Request, reason rules.Reaso
 
 // Answer decides a DNS query (Resolve) and records it with what answer says
 // will be sent for that decision. An error means: not recorded, do not answer.
-func (g *Gate) Answer(ctx context.Context, req rules.Request, qtype string, answer func(rules.Decision) string) (rules.Decision, error) {
+// The Pass tells the decision. Where the policy has the name looked up it is
+// open ([Pass.LooksUp]) and must be closed with [Pass.Done], which records what
+// was answered; else there is nothing left to do.
+func (g *Gate) Answer(ctx context.Context, req rules.Request, qtype string, answer func(rules.Decision) string) (Pass, error) {
 	req.Question = rules.Resolve
 	p := g.decide(ctx, req)
+	p.qtype = qtype
 	rec := p.record(audit.DNS)
-	rec.QType, rec.Answer = qtype, answer(p.decision)
+	rec.Answer = answer(p.decision)
 	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
-		return rules.Decision{}, denied(p.id, p.decision, rules.AuditUnavailable, err)
+		return Pass{}, denied(p.id, p.decision, rules.AuditUnavailable, err)
 	}
-	return p.decision, nil
+	p.recorded = true
+	p.closed.Store(!p.decision.LookUp)
+	return Pass{p}, nil
 }
 
 // Vet asks the policy that admitted p about a resolved address. The name was
 // admitted, the address was not. A refusal is a [*DeniedError]; it is not
 // recorded by itself: [Pass.Done] of p tells it.
 func (g *Gate) Vet(_ context.Context, p Pass, addr netip.Addr) error {
-	if !p.Dialable() || p.p.gate != g {
-		return denied(p.ID(), rules.Decision{}, rules.NoPolicy, errors.New("no pass to dial with"))
+	if !p.Dialable() && !p.LooksUp() || p.p.gate != g {
+		return denied(p.ID(), rules.Decision{}, rules.NoPolicy, errors.New("no pass to dial or look up with"))
 	}
 	addr = addr.Unmap()
 	d := p.p.reach(p.p.identity.Policy, p.p.req.Now, addr)
@@ -360,6 +373,7 @@ func (g *Gate) Recheck(p Pass) bool {
 type Outcome struct {
 	Addr     netip.AddrPort // dialled, invalid if none
 	Status   int            // HTTP status sent to the sandbox, 0 for a tunnel
+	Answer   string         // of a look-up: what was answered
 	Sent     int64          // octets, sandbox to upstream
 	Received int64          // octets, upstream to sandbox
 	// Reason, if not empty, says that the request was refused after it was
@@ -389,6 +403,7 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 	rec := p.p.record(audit.Done)
 	rec.ID, rec.Ref = "", p.p.id
 	rec.Status, rec.Sent, rec.Received, rec.Data = o.Status, o.Sent, o.Received, o.Data
+	rec.Answer = o.Answer
 	rec.Micros = p.p.gate.cfg.Now().Sub(p.p.began).Microseconds()
 	if o.Addr.IsValid() {
 		rec.Addr = o.Addr.String()
@@ -449,6 +464,7 @@ func (p *pass) record(kind audit.Kind) audit.Record {
 		Scope: d.Scope, Credential: d.Credential,
 		Listener: p.origin.Listener, Proto: p.origin.Proto, Question: r.Question.String(),
 		Host: r.Endpoint.Host.String(), Port: r.Endpoint.Port, Method: r.Method, Path: r.Path.String(),
+		QType: p.qtype,
 	}
 	if rec.Proto == "" && r.Protocol != 0 {
 		rec.Proto = r.Protocol.String()

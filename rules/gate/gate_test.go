@@ -156,7 +156,7 @@ func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
 			}
 			decision, err := h.Answer(t.Context(), request(t, rules.Resolve, where), "A", func(rules.Decision) string { return "" })
 			wantDenied(t, err, rules.AuditUnavailable)
-			if decision != (rules.Decision{}) {
+			if decision != (gate.Pass{}) {
 				t.Errorf("%s: Answer gives %+v beside its error", where, decision)
 			}
 		}
@@ -301,7 +301,7 @@ func TestAnswer(t *testing.T) {
 		req := request(t, rules.Fetch, where)
 		req.Type = 1
 		said := func(d rules.Decision) string { return "answer for " + d.Verdict.String() }
-		if d, err := h.Answer(t.Context(), req, "A", said); err != nil || d.Verdict != verdict {
+		if d, err := h.Answer(t.Context(), req, "A", said); err != nil || d.Decision().Verdict != verdict || d.Valid() {
 			t.Errorf("Answer(%s) = %+v, %v", where, d, err)
 		}
 	}
@@ -315,7 +315,7 @@ func TestAnswer(t *testing.T) {
 func TestAnswerRecordsOnce(t *testing.T) {
 	h := newHouse(t)
 	d, err := h.Answer(t.Context(), request(t, rules.Resolve, "api.test"), "A", func(rules.Decision) string { return "198.18.0.1" })
-	if err != nil || d.Verdict != rules.Inspect {
+	if err != nil || d.Decision().Verdict != rules.Inspect || d.Valid() {
 		t.Fatalf("Answer = %+v, %v", d, err)
 	}
 	wantRecords(t, h, "dns allowed inspect api")

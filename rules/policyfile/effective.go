@@ -55,9 +55,7 @@ func (d *policyDoc) effective() []byte {
 	if d.mode.observe {
 		w.text(0, "mode", d.mode.String())
 	}
-	if d.denied == rules.NameErrorDenied {
-		w.line(0, "dns: {denied: nxdomain}")
-	}
+	w.dns(d)
 	w.presets(d.allPresets())
 	w.limits(0, d.totals)
 	w.standing("floor", d.floorOf)

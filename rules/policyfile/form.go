@@ -43,6 +43,7 @@ func anyListOf(s *form) *form { return &form{list: s, empty: true} }
 const (
 	likeID   = `^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$`
 	likeHost = `^(\*\.)?([^A-Z*/@:\s.]+\.)*[^A-Z*/@:\s.]+$|^[0-9a-f:.]+$`
+	likeName = `^([^A-Z*/@:\s.]+\.)*[^A-Z*/@:\s.]+$`
 	likePath = `^/$|^(/(\*\*|\*|[A-Za-z0-9._~!$&'()+,=:@%-]+))+/?$`
 	likeDate = `^(19(7[1-9]|[89][0-9])|[2-9][0-9]{3})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$`
 	likeSize = `[1-9][0-9]{0,6}(KiB|MiB|GiB|TiB)`
@@ -234,6 +235,12 @@ var defaultsForm = &form{what: "defaults", keys: []keyForm{
 
 var dnsForm = &form{what: "dns", keys: []keyForm{
 	{name: "denied", form: word("explain", "nxdomain"), doc: "how a denied name is answered: with an address at which the refusal is said, or not at all", absent: "`explain`"},
+	{name: "resolve", form: &form{list: lookupForm}, doc: "what the gateway looks up for a sandbox, and answers with records of its own", absent: "nothing"},
+}}
+
+var lookupForm = &form{what: "a look-up", keys: []keyForm{
+	{name: "host", required: true, form: pattern("name", likeName), doc: "the one name, which an allow rule must be about; for `_https._tcp.example.com`, one about `example.com`"},
+	{name: "types", required: true, form: listOf(word(lookupTypes...)), doc: "the types of record"},
 }}
 
 // policyForm is a policy file.

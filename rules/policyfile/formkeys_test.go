@@ -98,11 +98,8 @@ func keyLiteral(n ast.Node) []string {
 				name, _ = strconv.Unquote(v.Value)
 			}
 		case *ast.Ident:
-			switch {
-			case k.Name == "required" && v.Name == "true":
+			if k.Name == "required" && v.Name == "true" {
 				required = "*"
-			case k.Name == "later" && v.Name == "true":
-				return nil
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // everything has every key of a policy that stands alone, after head.
-const everything = `dns: {denied: nxdomain}
+const everything = `dns: {denied: nxdomain, resolve: [{host: _postgresql._tcp.db.example, types: [SRV]}, {host: api.stripe.com, types: [TXT, MX, AAAA]}]}
 defaults: {ports: [8443, 443], methods: [PUT], log: request, limits: {sent: 1GiB/day}}
 rules:
   - id: api

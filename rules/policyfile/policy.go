@@ -26,6 +26,7 @@ type policyDoc struct {
 	name, owner, description string
 	defaults                 defaults
 	denied                   rules.DeniedNames
+	lookups                  []*lookupDoc
 	mode                     ruleMode
 	totals                   rules.Limits // of a run over all rules
 	floor, run               *policyDoc   // the other scopes, nil for none
@@ -155,17 +156,6 @@ func (d *policyDoc) readDefaults(n ast.Node) {
 	}
 }
 
-func (d *policyDoc) readDNS(n ast.Node) {
-	d.mapping(n, "dns", []key{
-		{name: "denied", read: d.word([]string{"explain", "nxdomain"}, func(s string) {
-			if s == "nxdomain" {
-				d.denied = rules.NameErrorDenied
-			}
-		})},
-		{name: "resolve", later: true},
-	})
-}
-
 func (d *policyDoc) tls(dst *rules.TLSMode) func(ast.Node) {
 	return d.word([]string{"inspect", "passthrough"}, func(s string) {
 		*dst = rules.InspectTLS
@@ -228,7 +218,7 @@ func (f *file) paths(dst *[]rules.PathPattern) func(ast.Node) {
 func (d *policyDoc) compile(digest string, list []*ruleDoc, narrowed bool) *rules.Policy {
 	src := rules.Source{
 		Name: d.name, Digest: digest, Denied: d.denied, Observe: d.mode.observe, Learn: d.mode.learn,
-		Narrowed: narrowed, Totals: d.allTotals(),
+		Narrowed: narrowed, Totals: d.allTotals(), Lookups: d.allLookups(),
 	}
 	if d.loader.scope == rules.FloorScope {
 		src.Observe = true // alone, it shows what it takes away

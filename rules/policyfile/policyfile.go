@@ -42,6 +42,8 @@ type PolicyFile struct {
 	Effective []byte
 	Tests     []TestResult
 	Never     []NeverResult
+	// Lookups are what dns.resolve names, as "TYPE name", sorted.
+	Lookups []string
 	// Floor is the digest of the floor that the policy stands under, "" for
 	// none; of a floor, its own.
 	Floor string
@@ -104,11 +106,14 @@ func (d *policyDoc) finish(l *loader, data []byte) (*PolicyFile, error) {
 	if !d.parsed {
 		return nil, l.err()
 	}
-	out := &PolicyFile{Name: d.name, Owner: d.owner, Description: d.description, doc: d}
+	out := &PolicyFile{Name: d.name, Owner: d.owner, Description: d.description, Lookups: d.lookupTexts(), doc: d}
 	digest := ""
 	if l.err() == nil {
 		out.Effective = d.effective()
 		digest, out.Floor = Digest(out.Effective), d.floorDigest()
+	}
+	if l.err() == nil {
+		d.checkLookups()
 	}
 	p := d.compile(digest, d.allRules(), d.runOf != nil)
 	if err := l.err(); err != nil {

@@ -249,7 +249,29 @@ func TestPolicyErrors(t *testing.T) {
 		{"", head + "include: [{preset: x}]\nrules: []\nscopes: {}\nlimits: {}\n", []place{
 			{4, 20, `there is no preset "x"`}, {6, 1, `unknown key "scopes"`}, {7, 9, "limit nothing"},
 		}},
-		{"", head + "defaults: {limits: {}}\ndns: {resolve: []}\nrules: []\n", []place{{4, 20, "limit nothing"}, {5, 7, "not built"}}},
+		{"", head + "defaults: {limits: {}}\ndns: {resolve: []}\nrules: []\n", []place{{4, 20, "limit nothing"}, {5, 16, "an empty list"}}},
+		{"DN-01", rule("{hosts: [a.test, \"*.b.test\"]}", "") + `dns:
+  resolve:
+    - {host: "*.b.test", types: [TXT]}
+    - {host: A.test, types: [TXT]}
+    - {host: 192.0.2.1, types: [TXT]}
+    - {host: sallyport.internal, types: [TXT]}
+    - {host: a.test, types: [A, txt, HTTPS, MX, MX]}
+    - {host: a.test}
+    - {types: [TXT], name: a.test}
+    - {host: x.b.test, types: []}
+    - {host: b.b.test, types: [TXT]}
+    - {host: b.b.test, types: [MX]}
+    - TXT a.test
+`, []place{
+			{11, 14, "list the names"}, {12, 14, `write "a.test"`}, {13, 14, "only names"}, {14, 14, "is reserved"},
+			{15, 30, "A is always answered"}, {15, 33, `did you mean "TXT"?`}, {15, 38, "none of AAAA, CAA, CNAME, MX, SRV, TXT"}, {15, 49, "MX stands twice"},
+			{16, 7, "has no types"}, {17, 7, "has no host"}, {17, 22, `unknown key "name"`}, {18, 31, "an empty list"},
+			{20, 14, "b.b.test stands twice"}, {21, 7, "it has to be a mapping with host, types"},
+		}},
+		{"", rule("{host: a.test}", "") + "dns: {resolve: [{host: a.test, types: [TXT]}, {host: _x._tcp.b.test, types: [SRV]}]}\n", []place{
+			{9, 54, "no allow rule is about b.test"},
+		}},
 		{"", rule("{host: a.test}", "limits: {request_body: 1MB}\n"), []place{{8, 28, `"1MB" is no size; write it like 1MiB`}}},
 		{"", rule("{host: a.test}", "limits: {request_body: 0KiB, requests: -1/min, concurrent: 0}\n"), []place{
 			{8, 28, "is no size"}, {8, 44, "is no limit"}, {8, 64, "a plain number from 1"},

@@ -15,9 +15,6 @@ type key struct {
 	name     string
 	read     func(ast.Node)
 	required bool
-	// later says that the language has the key but this version does not build
-	// it. It is refused: a restriction is never dropped.
-	later bool
 }
 
 // place returns where a node begins.
@@ -74,8 +71,6 @@ func (f *file) mapping(n ast.Node, what string, keys []key) map[string]ast.Node 
 		}
 		seen[name] = v.Value
 		switch {
-		case keys[i].later:
-			f.errorf(v.Key, "%q is not built in this version, and nothing in a file is ignored", name)
 		case v.Value.Type() == ast.NullType:
 			f.errorf(v.Key, "%q has no value", name)
 		default:
@@ -93,9 +88,7 @@ func (f *file) mapping(n ast.Node, what string, keys []key) map[string]ast.Node 
 func names(keys []key) []string {
 	var out []string
 	for _, k := range keys {
-		if !k.later {
-			out = append(out, k.name)
-		}
+		out = append(out, k.name)
 	}
 	return out
 }

@@ -1,0 +1,68 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"sallyport/rules"
+	"sallyport/rules/gate"
+)
+
+var errNoLookUp = errors.New("nobody looks names up here")
+
+// lookUp has looked up what a pass is for, and closes the pass with what will
+// be answered. What cannot be recorded is not answered.
+func (s *Server) lookUp(ctx context.Context, q *query, p gate.Pass) outcome {
+	out, end := s.find(ctx, q.cell, p)
+	if err := p.Done(ctx, end); err != nil {
+		s.cfg.Log.WarnContext(ctx, "dns: look-up not recorded", "cell", q.cell, "err", err)
+		return outcome{kind: failure}
+	}
+	return out
+}
+
+// find returns what is answered, and what is recorded of that. A cell whose
+// look-ups hang keeps no other from being answered.
+func (s *Server) find(ctx context.Context, cell string, p gate.Pass) (outcome, gate.Outcome) {
+	if s.cfg.LookUp == nil {
+		return outcome{kind: failure}, gate.Outcome{Answer: failure.String(), Err: errNoLookUp}
+	}
+	done, ok := s.looks.open(cell)
+	if !ok {
+		return outcome{kind: refusal, reason: rules.Limit}, gate.Outcome{Answer: refusal.String(), Reason: rules.Limit}
+	}
+	defer done()
+	list, err := s.cfg.LookUp(ctx, p)
+	denied, isDenied := errors.AsType[*gate.DeniedError](err)
+	switch {
+	case isDenied:
+		return outcome{kind: refusal, reason: denied.Reason}, gate.Outcome{Answer: refusal.String(), Reason: denied.Reason, Err: err}
+	case err != nil:
+		return outcome{kind: failure}, gate.Outcome{Answer: failure.String(), Err: err}
+	case len(list) == 0:
+		return outcome{kind: absent}, gate.Outcome{Answer: absent.String()}
+	default:
+		return outcome{kind: found, found: list}, gate.Outcome{Answer: text(list)}
+	}
+}
+
+// text writes the data of records for the log.
+func text(list []dns.RR) string {
+	words := make([]string, len(list))
+	for i, rr := range list {
+		words[i], _ = strings.CutPrefix(rr.String(), rr.Header().String())
+	}
+	return strings.Join(words, "; ")
+}
+
+// records puts what was looked up under the name as it was asked for.
+func (s *Server) records(owner string, list []dns.RR) []dns.RR {
+	for _, rr := range list {
+		h := rr.Header()
+		h.Name, h.Ttl = owner, min(h.Ttl, s.ttl)
+	}
+	return list
+}
