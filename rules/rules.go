@@ -159,9 +159,9 @@ type Decision struct {
 	// LookUp, on Resolve: the policy has this name and type looked up
 	// (dns.resolve). Everything else is answered without asking anybody.
 	LookUp bool
-	Rule      string // id, "" when none matched
-	Where     string // file:line of the rule
-	Scope     string // which scope spoke: floor, policy, run, approval; builtin
+	Rule   string // id, "" when none matched
+	Where  string // file:line of the rule
+	Scope  string // which scope spoke: floor, policy, run, approval; builtin
 	// Credential is what the rule grants to an admitted request, "" for none.
 	// In a refusal it is the credential that the refusal is about, if any.
 	Credential string
