@@ -29,6 +29,53 @@ const (
 type anchor struct {
 	AnchorTo
 	fresh chan struct{} // cap 1: there is a checkpoint that it has not got
+
+	mu    sync.Mutex // guards state
+	state AnchorState
+}
+
+// AnchorState tells how an anchor fares.
+type AnchorState struct {
+	Name    string     `json:"name"`
+	Records uint64     `json:"records"`           // that the newest checkpoint there covers; 0 if it got none yet
+	Kept    *time.Time `json:"kept,omitempty"`    // when it got that one
+	Waiting uint64     `json:"waiting,omitempty"` // records that are signed and that it does not cover yet
+	Behind  *time.Time `json:"behind,omitempty"`  // since when it fails
+	Error   string     `json:"error,omitempty"`   // why
+}
+
+// Anchors tells of each anchor, in their order.
+func (l *Log) Anchors() []AnchorState {
+	signed := l.Signed()
+	out := make([]AnchorState, 0, len(l.anchors))
+	for _, a := range l.anchors {
+		a.mu.Lock()
+		s := a.state
+		a.mu.Unlock()
+		if signed > s.Records {
+			s.Waiting = signed - s.Records
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// newest returns the newest checkpoint, and how many records it covers.
+func (l *Log) newest() (msg []byte, records uint64) {
+	l.marks.mu.Lock()
+	defer l.marks.mu.Unlock()
+	return l.marks.msg, uint64(l.marks.last.Tree.N)
+}
+
+// tried notes what became of a try to bring a checkpoint over so many records.
+func (a *anchor) tried(now time.Time, records uint64, behind time.Time, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err == nil {
+		a.state = AnchorState{Name: a.Name, Records: records, Kept: &now}
+		return
+	}
+	a.state.Behind, a.state.Error = &behind, err.Error()
 }
 
 // ship brings checkpoints to an anchor: the newest one, when there is a new
@@ -53,13 +100,19 @@ func (l *Log) ship(a *anchor) {
 			}
 			pause = min(2*pause, max(anchorPause, l.cfg.Interval))
 		}
-		l.marks.mu.Lock()
-		msg := l.marks.msg
-		l.marks.mu.Unlock()
+		msg, records := l.newest()
 		err := l.take(a, msg)
+		now := l.cfg.Now().UTC()
+		if !l.stopping() {
+			since := behind
+			if since.IsZero() {
+				since = now
+			}
+			a.tried(now, records, since, err)
+		}
 		switch {
 		case err != nil && behind.IsZero() && !l.stopping():
-			behind = l.cfg.Now()
+			behind = now
 			l.tellAnchor(a, "a checkpoint did not reach the anchor "+a.Name+": "+err.Error(), behind)
 		case err == nil && !behind.IsZero():
 			l.tellAnchor(a, "", behind)

@@ -61,15 +61,26 @@ func TestAnchorGetsCheckpointsAndTellsWhenBehind(t *testing.T) {
 			})
 		}
 	}
-	eventually(t, func() bool { return a.newest() != nil })
+	eventually(t, func() bool { return l.Anchors()[0].Records == 1 && a.newest() != nil })
+	if s := l.Anchors()[0]; s.Name != "test" || s.Kept == nil || s.Behind != nil || s.Error != "" {
+		t.Errorf("Anchors tells %+v", s)
+	}
 	a.set(true)
 	mustAppend(t, l, admit(1))
 	eventually(t, told("no route"))
+	eventually(t, func() bool { s := l.Anchors()[0]; return s.Behind != nil && s.Waiting > 0 })
+	if s := l.Anchors()[0]; s.Error != "no route" || s.Kept == nil || s.Records != 1 {
+		t.Errorf("Anchors tells %+v of one that is behind", s)
+	}
 	if err := l.Ready(); err != nil {
 		t.Errorf("Ready while the anchor is behind: %v", err)
 	}
 	a.set(false)
 	eventually(t, told(`"behind":false`))
+	eventually(t, func() bool {
+		s := l.Anchors()[0]
+		return s.Behind == nil && s.Error == "" && s.Waiting == 0 && s.Records == l.Signed()
+	})
 	mustClose(t, l)
 	r, err := verify.Verify(cfg.Dir, l.Verifier(), verify.Options{Anchors: [][]byte{a.newest()}})
 	if err != nil || !r.Whole() || r.Anchors != 1 {

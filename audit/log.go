@@ -17,6 +17,7 @@ import (
 	"hash"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -122,7 +123,8 @@ type Log struct {
 	checked time.Time // when the segment was last looked after
 	crowded bool      // the last batch was of many, or left some waiting; the leader's own
 
-	marks *marks // signed checkpoints
+	marks  *marks        // signed checkpoints
+	signed atomic.Uint64 // records that the newest one covers
 
 	tidying  sync.Mutex           // held while segments are packed or removed; guards retained once the log is open
 	retained checkpoint.Retention // what was removed last; zero for nothing
@@ -185,7 +187,7 @@ func Open(cfg Config) (*Log, error) {
 	}
 	l.life, l.end = context.WithCancel(context.Background()) //nolint:forbidigo // a log lives until it is closed
 	for _, a := range cfg.Anchors {
-		l.anchors = append(l.anchors, &anchor{a, make(chan struct{}, 1)})
+		l.anchors = append(l.anchors, &anchor{AnchorTo: a, fresh: make(chan struct{}, 1), state: AnchorState{Name: a.Name}})
 	}
 	if err := l.open(); err != nil {
 		l.end()
@@ -385,6 +387,10 @@ func (l *Log) Ready() error {
 	}
 	return nil
 }
+
+// Signed returns how many records the newest checkpoint covers: all, but for the
+// last second's.
+func (l *Log) Signed() uint64 { return l.signed.Load() }
 
 // Verifier returns the public key that the log's checkpoints are signed with,
 // in the form of golang.org/x/mod/sumdb/note.

@@ -90,6 +90,7 @@ func (l *Log) markLocked() ([]byte, error) {
 		return nil, fmt.Errorf("keeping the checkpoint beside the key: %w", err)
 	}
 	m.anchored = true
+	l.signed.Store(uint64(m.last.Tree.N))
 	l.freshMark()
 	return m.msg, nil
 }

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/parquet-go/parquet-go"
@@ -203,6 +204,30 @@ func TestOTLPIsReadByItsOwnDefinition(t *testing.T) {
 	}
 	if got != len(recs) {
 		t.Errorf("%d log records, want %d", got, len(recs))
+	}
+}
+
+// OTLP counts nanoseconds since 1970 in 64 bits without a sign, where 0 means
+// that the time is not known: a clock that was never set does not become a
+// time that a collector refuses, or one of the far future.
+func TestOTLPOfATimeThatItCannotTell(t *testing.T) {
+	for when, want := range map[string]uint64{
+		"1969-12-31T23:59:59.999Z": 0, "0001-01-01T00:00:00Z": 0, "1970-01-01T00:30:00+01:00": 0, "2262-01-01T00:00:00Z": 0, "9999-12-31T23:59:59Z": 0,
+		"1970-01-01T00:00:00.000000001Z": 1, "2261-12-31T00:00:00Z": 9214560000000000000,
+	} {
+		at, err := time.Parse(time.RFC3339Nano, when)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := write(t, "otlp", []audit.Record{{Kind: audit.Admit, ID: "x", Time: at}})
+		var msg logspb.LogsData
+		if err := protojson.Unmarshal(line, &msg); err != nil {
+			t.Fatalf("%s: %v\n%s", when, err, line)
+		}
+		l := msg.GetResourceLogs()[0].GetScopeLogs()[0].GetLogRecords()[0]
+		if l.GetTimeUnixNano() != want || l.GetObservedTimeUnixNano() != want {
+			t.Errorf("%s reads as %d and %d, want %d", when, l.GetTimeUnixNano(), l.GetObservedTimeUnixNano(), want)
+		}
 	}
 }
 

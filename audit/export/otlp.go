@@ -35,7 +35,7 @@ func (o *otlp) record(r *audit.Record) error {
 		severity, text = severityWarn, "WARN"
 	}
 	at := "0" // unknown, for a time that the protocol has no number for
-	if y := r.Time.Year(); y >= 1970 && y < 2262 {
+	if y := r.Time.UTC().Year(); y >= 1970 && y < 2262 {
 		at = strconv.FormatInt(r.Time.UnixNano(), 10)
 	}
 	rec := object{

@@ -96,16 +96,18 @@ func Run(ctx context.Context, cfg Config) error {
 	setDefaults(&cfg)
 	s := &shipper{Config: cfg, queue: make(chan audit.Record, cfg.Batch)}
 	var err error
-	if s.next, err = readBookmark(cfg.Bookmark); err != nil {
+	if s.state, err = ReadState(cfg.Bookmark); err != nil {
 		return err
 	}
+	s.state.Target, s.state.Behind, s.state.Error = cfg.Target, nil, "" // in the file until it is known anew
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	both, hard := errgroup.WithContext(hard)
 	ended := make(chan struct{})
+	from := s.state.Next
 	both.Go(func() error {
 		defer close(s.queue)
-		return s.read(ctx, hard)
+		return s.read(ctx, hard, from)
 	})
 	both.Go(func() error {
 		defer close(ended)
@@ -150,14 +152,15 @@ func setDefaults(cfg *Config) {
 type shipper struct {
 	Config
 	queue chan audit.Record // between the files and the collector; bounded
-	next  uint64            // the number of the record that is to be handed over next
-	down  time.Time         // since when the collector has failed; zero if it does not
-	told  bool              // that it does
+	state State
+	down  time.Time // since when the collector has failed; zero if it does not
+	told  bool      // that it does
 }
 
-// read fills the queue until ctx ends and the log has been read.
-func (s *shipper) read(ctx, hard context.Context) error {
-	for r, err := range query.FollowFrom(ctx, s.Dir, s.next) {
+// read fills the queue with what is there from a record on, until ctx ends and
+// the log has been read.
+func (s *shipper) read(ctx, hard context.Context, from uint64) error {
+	for r, err := range query.FollowFrom(ctx, s.Dir, from) {
 		if _, bad := errors.AsType[*query.LineError](err); bad {
 			continue // its number will be missed
 		}
@@ -214,21 +217,22 @@ func (s *shipper) gather(ctx context.Context) (batch []audit.Record, more bool) 
 
 // deliver hands a batch over, telling first what is missing before or in it.
 func (s *shipper) deliver(ctx context.Context, batch []audit.Record) error {
-	next := s.next
+	next := s.state.Next
 	for _, r := range batch {
 		if r.Seq > next {
 			n := Notice{Cause: Missing, Dropped: int64(r.Seq - next), First: next, Last: r.Seq - 1}
 			if err := s.tell(ctx, n, "records were removed from the log before they could be shipped"); err != nil {
 				return err
 			}
+			s.state.Dropped += n.Dropped
 		}
 		next = r.Seq + 1
 	}
 	if err := s.hand(ctx, batch); err != nil {
 		return err
 	}
-	s.next = next
-	return writeBookmark(s.Bookmark, next)
+	s.state.Next = next
+	return s.state.write(s.Bookmark)
 }
 
 // hand tries until the collector has taken or refused every record.
@@ -267,11 +271,24 @@ func (s *shipper) rejected(ctx context.Context, batch []audit.Record, no *Reject
 	if err := s.reached(ctx); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(batch, func(r audit.Record) bool { return r.Kind != audit.Ship }) {
-		return nil // a notice about each notice would never end
-	}
 	n := Notice{Cause: Rejected, Dropped: max(no.Count, 1), First: batch[0].Seq, Last: batch[len(batch)-1].Seq}
-	return s.tell(ctx, n, no.Err.Error())
+	s.state.Dropped += n.Dropped
+	if !slices.ContainsFunc(batch, func(r audit.Record) bool { return r.Kind != audit.Ship }) {
+		// A notice about each notice would never end: it is told with the next one.
+		if s.state.Untold == 0 {
+			s.state.UntoldFirst = n.First
+		}
+		s.state.Untold += n.Dropped
+		return nil
+	}
+	if s.state.Untold > 0 {
+		n.Dropped, n.First = n.Dropped+s.state.Untold, s.state.UntoldFirst
+	}
+	if err := s.tell(ctx, n, no.Err.Error()); err != nil {
+		return err
+	}
+	s.state.Untold, s.state.UntoldFirst = 0, 0
+	return nil
 }
 
 // failing tells, once, that the collector has been out of reach for a while.
@@ -285,6 +302,10 @@ func (s *shipper) failing(ctx context.Context, cause error) error {
 	}
 	s.told = true
 	since := s.down.UTC()
+	s.state.Behind, s.state.Error = &since, cause.Error()
+	if err := s.state.write(s.Bookmark); err != nil {
+		return err
+	}
 	return s.tell(ctx, Notice{Cause: Behind, Since: &since}, cause.Error())
 }
 
@@ -295,6 +316,7 @@ func (s *shipper) reached(ctx context.Context) error {
 	if !told {
 		return nil
 	}
+	s.state.Behind, s.state.Error = nil, ""
 	return s.tell(ctx, Notice{Cause: Back, Since: &since}, "")
 }
 
@@ -326,31 +348,38 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// bookmark is the file's form.
-type bookmark struct {
-	Next uint64 `json:"next"` // number of the record that is to be handed over next
+// State is what a bookmark keeps: how far a shipper is, and how it fares.
+type State struct {
+	Target  string     `json:"target,omitempty"`
+	Next    uint64     `json:"next"`              // number of the record that is to be handed over next
+	Dropped int64      `json:"dropped,omitempty"` // records that the collector did not get, since the bookmark began
+	Behind  *time.Time `json:"behind,omitempty"`  // since when the collector has been out of reach, once that was told
+	Error   string     `json:"error,omitempty"`   // why
+	// Untold of the dropped were notices, from a number on: the next notice tells.
+	Untold      int64  `json:"untold,omitempty"`
+	UntoldFirst uint64 `json:"untold_first,omitempty"`
 }
 
-// readBookmark begins at the log's beginning where there is none.
-func readBookmark(path string) (uint64, error) {
+// ReadState reads a bookmark. Where there is none, nothing was shipped yet.
+func ReadState(path string) (State, error) {
+	var s State
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return s, nil
 	}
-	var b bookmark
 	if err == nil {
-		err = json.Unmarshal(data, &b)
+		err = json.Unmarshal(data, &s)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("reading the bookmark %s: %w", path, err)
+		return State{}, fmt.Errorf("reading the bookmark %s: %w", path, err)
 	}
-	return b.Next, nil
+	return s, nil
 }
 
-// writeBookmark replaces the file whole. It is not synced: after a crash of the
-// machine records are handed over again, not left out.
-func writeBookmark(path string, next uint64) error {
-	data, err := json.Marshal(bookmark{next})
+// write replaces the file whole. It is not synced: after a crash of the machine
+// records are handed over again, not left out.
+func (s *State) write(path string) error {
+	data, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}

@@ -190,6 +190,9 @@ func TestCollectorThatIsDownMissesNothing(t *testing.T) {
 	}())
 	l.add(t, 100) // never waits for the collector
 	c.until(t, "that it is behind", func() bool { return len(c.told) == 1 })
+	if s := state(t, l.config(c)); s.Behind == nil || s.Error != "connection refused" || s.Next != 0 || s.Target != "test" {
+		t.Errorf("the bookmark has %+v while the collector is out of reach", s)
+	}
 	c.setFail(nil)
 	c.until(t, "all records", func() bool { return len(c.got) == 101 })
 	c.until(t, "that it is back", func() bool { return len(c.told) == 2 })
@@ -198,6 +201,9 @@ func TestCollectorThatIsDownMissesNothing(t *testing.T) {
 	}
 	if diff := cmp.Diff(upTo(101), c.got); diff != "" {
 		t.Errorf("shipped (-want +got):\n%s", diff)
+	}
+	if s := state(t, l.config(c)); s.Behind != nil || s.Error != "" || s.Next != 101 || s.Dropped != 0 {
+		t.Errorf("the bookmark has %+v at the end", s)
 	}
 	if a, b := c.told[0], c.told[1]; a.Cause != ship.Behind || b.Cause != ship.Back || a.Dropped+b.Dropped != 0 || a.Since == nil || !b.Since.Equal(*a.Since) {
 		t.Errorf("told %+v", c.told)
@@ -268,6 +274,31 @@ func TestNoNoticeAboutNotices(t *testing.T) {
 	if err := stop(); err != nil || len(c.told) != 4 {
 		t.Errorf("told %v, %v, want one notice for each of four records", c.told, err)
 	}
+	if s := state(t, cfg); s.Next != 8 || s.Dropped != 8 || s.Untold != 4 || s.UntoldFirst != 4 {
+		t.Errorf("the bookmark has %+v, want that eight were dropped, of which the four notices were not told", s)
+	}
+	// The loss is told all the same, with the next one, by the next process.
+	stop = shipping(t, cfg)
+	l.add(t, 1)
+	c.until(t, "another notice", func() bool { return len(c.told) == 5 })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(ship.Notice{Target: "test", Cause: ship.Rejected, Dropped: 5, First: 4, Last: 8}, c.told[4]); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	if s := state(t, cfg); s.Dropped != 10 || s.Untold != 1 || s.UntoldFirst != 9 {
+		t.Errorf("the bookmark has %+v, want the last notice alone untold", s)
+	}
+}
+
+func state(t *testing.T, cfg ship.Config) ship.State {
+	t.Helper()
+	s, err := ship.ReadState(cfg.Bookmark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // What cannot be recorded is not passed over: the shipper waits until it can.

@@ -140,7 +140,7 @@ func newAuditTail() *cobra.Command {
 		Use:     "tail [FILTER...]",
 		Short:   "Print records as they are written, until ^C",
 		Long:    "Tail prints the records that match as they are written.\n\n" + filterHelp,
-		Example: "  sallyport audit tail verdict=deny\n  sallyport audit tail kind=refuse --jq '.host + \" \" + .reason'",
+		Example: "  sallyport audit tail -f verdict=deny\n  sallyport audit tail kind=refuse --jq '.host + \" \" + .reason'",
 		RunE: func(c *cobra.Command, args []string) error {
 			dir, _, err := auditDirOf(c)
 			if err != nil {
@@ -150,9 +150,13 @@ func newAuditTail() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if follow, _ := c.Flags().GetBool("follow"); !follow {
+				return usage(hint(errors.New("tail follows the log"), "what is there already: sallyport audit query since=1h"))
+			}
 			return printRecords(c, query.Follow(c.Context(), dir, f))
 		},
 	}
+	c.Flags().BoolP("follow", "f", true, "as with tail -f: it always goes on until ^C")
 	addJQ(c, "print what a program in jq's language makes of each record")
 	addFilter(c)
 	return c

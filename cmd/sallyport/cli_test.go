@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -26,8 +25,10 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	testscript.Main(m, map[string]func(){
-		"sallyport": func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
-		"auditlog":  writeLog,
+		"sallyport": main,
+		"auditlog":  program(func(a []string) error { return writeLogTo(a[0], a[1]) }),
+		"auditgrow": program(func(a []string) error { return growLog(a[0], a[1], a[2], a[3]) }),
+		"auditbody": program(func(a []string) error { return keepBody(a[0], a[1], a[2]) }),
 	})
 }
 

@@ -34,6 +34,9 @@ type (
 		Records uint64    `json:"records"`
 		Ready   string    `json:"ready"`   // "ok" or what is wrong
 		LogKey  string    `json:"log_key"` // public, of the log's checkpoints
+		Signed  uint64    `json:"signed"`  // records of the log that a checkpoint covers: all, but for the last second's
+
+		Anchors []audit.AnchorState `json:"anchors,omitempty"`
 	}
 	cellOut struct {
 		Cell    string    `json:"cell"`

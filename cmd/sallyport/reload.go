@@ -120,17 +120,18 @@ func (r *reloader) handler() http.Handler {
 	return mux
 }
 
-// followOut is what status tells of reloads.
+// followOut is what the supervisor tells of what it does.
 type followOut struct {
 	Last    *reloadOut    `json:"last,omitempty"`
 	Refused []reloadedRun `json:"refused"` // runs whose file is not what is in force
 	Watch   string        `json:"watch"`   // "ok" or what cannot be watched
+	Ships   []string      `json:"ships"`   // collectors that records are shipped to
 }
 
 func (r *reloader) status() followOut {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := followOut{Last: r.last, Refused: []reloadedRun{}, Watch: r.files.fault()}
+	out := followOut{Last: r.last, Refused: []reloadedRun{}, Watch: r.files.fault(), Ships: append([]string{}, r.s.collectors...)}
 	for _, cell := range slices.Sorted(maps.Keys(r.byCell)) {
 		if run := r.byCell[cell]; run.Outcome == refused {
 			out.Refused = append(out.Refused, run)

@@ -122,7 +122,7 @@ func (g *gateway) status() statusOut {
 	if err := g.records.Ready(); err != nil {
 		s.Ready = err.Error()
 	}
-	s.Records = g.recent.written()
+	s.Records, s.Signed, s.Anchors = g.recent.written(), g.records.Signed(), g.records.Anchors()
 	for _, c := range g.table.Cells() {
 		_, n := g.recent.recent(c.Run, 0)
 		s.Cells = append(s.Cells, cellOut{

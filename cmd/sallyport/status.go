@@ -14,6 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"sallyport/audit"
+	"sallyport/audit/query"
+	"sallyport/audit/ship"
 	"sallyport/broker"
 )
 
@@ -25,12 +28,24 @@ type statusReport struct {
 	Broker      string          `json:"broker"` // "ok" or what is wrong
 	Credentials []broker.Status `json:"credentials"`
 	Reload      followOut       `json:"reload"`
+	Shippers    []shipperOut    `json:"shippers"`
+}
+
+// shipperOut is how far a collector is.
+type shipperOut struct {
+	Collector string     `json:"collector"`
+	State     string     `json:"state"`   // "ok", "behind", or "unknown" if its bookmark cannot be read
+	Next      uint64     `json:"next"`    // number of the record that it gets next
+	Waiting   uint64     `json:"waiting"` // signed records that it has not got yet
+	Dropped   int64      `json:"dropped"` // records that it did not get and will not
+	Behind    *time.Time `json:"behind,omitempty"`
+	Error     string     `json:"error,omitempty"`
 }
 
 func newStatus() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "status",
-		Short:   "Say whether gateway and broker work, and what they hold",
+		Short:   "Say whether gateway, broker, shippers and anchors work, and what they hold",
 		Example: "  sallyport status\n  sallyport status -o json",
 		Args:    exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -68,6 +83,7 @@ func status(ctx context.Context, inst instance) (*statusReport, error) {
 	if err := callUp(ctx, inst, "/v1/status", &r.Reload); err != nil {
 		return nil, err
 	}
+	r.Shippers = shippers(inst, r.Reload.Ships, r.Gateway.Signed)
 	// What the gateway says stands, whatever is with the broker.
 	var creds broker.Statuses
 	r.Broker = "ok"
@@ -76,6 +92,32 @@ func status(ctx context.Context, inst instance) (*statusReport, error) {
 	}
 	r.Credentials = append([]broker.Status{}, creds.Credentials...)
 	return r, nil
+}
+
+// shippers reads the bookmarks of collectors; signed is how many records there are.
+func shippers(inst instance, collectors []string, signed uint64) []shipperOut {
+	out := make([]shipperOut, 0, len(collectors))
+	for _, text := range collectors {
+		s := shipperOut{Collector: text, State: "ok"}
+		c, err := parseCollector(text)
+		var at ship.State
+		if err == nil {
+			s.Collector = c.String()
+			at, err = ship.ReadState(inst.state("ship", c.bookmark()))
+		}
+		s.Next, s.Dropped, s.Behind, s.Error = at.Next, at.Dropped, at.Behind, at.Error
+		if signed > at.Next {
+			s.Waiting = signed - at.Next
+		}
+		switch {
+		case err != nil:
+			s.State, s.Error, s.Waiting = "unknown", err.Error(), 0
+		case at.Behind != nil:
+			s.State = "behind"
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 // fault returns the first thing that is wrong, for the exit code.
@@ -99,7 +141,41 @@ func (r *statusReport) fault() error {
 			return fmt.Errorf("credential %q: %s", c.Name, c.Error)
 		}
 	}
+	for _, a := range r.Gateway.Anchors {
+		if a.Behind != nil {
+			return fmt.Errorf("the anchor %s gets no checkpoints: %s", a.Name, a.Error)
+		}
+	}
+	for _, s := range r.Shippers {
+		if s.State != "ok" {
+			return fmt.Errorf("the collector %s gets no records: %s", s.Collector, s.Error)
+		}
+	}
 	return nil
+}
+
+// line says in one line how the collector fares.
+func (s *shipperOut) line() string {
+	return fmt.Sprintf("%s, %d waiting, %d dropped: %s", s.State+moment(" since ", s.Behind), s.Waiting, s.Dropped, s.Collector)
+}
+
+func anchorLine(a *audit.AnchorState) string {
+	state, kept := "ok", moment(" at ", a.Kept)
+	switch {
+	case a.Behind != nil:
+		state, kept = "behind"+moment(" since ", a.Behind), ""
+	case a.Kept == nil:
+		state = "nothing yet"
+	}
+	return fmt.Sprintf("%s, %d records kept%s, %d waiting: %s", state, a.Records, kept, a.Waiting, a.Name)
+}
+
+// moment is a time after a word, nothing for none.
+func moment(word string, t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return word + t.UTC().Format("01-02 15:04")
 }
 
 func printStatus(w io.Writer, r *statusReport) error {
@@ -121,6 +197,12 @@ func printStatus(w io.Writer, r *statusReport) error {
 	}
 	for _, c := range r.Credentials {
 		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %d times", c.Name, c.Type, c.Status, c.Uses)})
+	}
+	for i := range g.Anchors {
+		rows = append(rows, []string{"anchor", query.Fit(query.Printable(anchorLine(&g.Anchors[i])), 86)})
+	}
+	for i := range r.Shippers {
+		rows = append(rows, []string{"shipper", query.Fit(query.Printable(r.Shippers[i].line()), 86)})
 	}
 	return printTable(w, rows)
 }

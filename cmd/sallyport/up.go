@@ -95,10 +95,10 @@ type supervisor struct {
 
 	logArgs []string // of the gateway
 
-	ships   bool // there is a shipper
-	shipAs  account
-	runs    *launcher.Launcher
-	cleared launcher.Report // what an earlier start had left
+	collectors []string // that there is a shipper for; set once
+	shipAs     account
+	runs       *launcher.Launcher
+	cleared    launcher.Report // what an earlier start had left
 }
 
 // up runs until ctx ends; hup has it read again what may change. Everything that
@@ -307,7 +307,7 @@ func (s *supervisor) broker(ctx context.Context) error {
 // shipper starts what ships records to collectors. It begins before the gateway
 // and ends after it, so that what a log ends with is shipped too.
 func (s *supervisor) shipper(ctx context.Context, to []string) error {
-	if s.ships = len(to) > 0; !s.ships {
+	if s.collectors = to; len(to) == 0 {
 		return nil
 	}
 	d := s.daemon("shipper", s.shipAs)
@@ -344,7 +344,7 @@ func brokerEnv(creds []policyfile.Credential, lookup func(string) (string, bool)
 func (s *supervisor) gateway(ctx context.Context) error {
 	files := make([]*os.File, 0, 5)
 	mode := os.FileMode(0o600)
-	if s.ships {
+	if len(s.collectors) > 0 {
 		mode = 0o660 // the shipper's reports; who may ask what is checked for each call
 	}
 	ctl, err := s.listen(s.inst.gatewaySocket(), mode)
