@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -153,7 +154,11 @@ func newAuditTail() *cobra.Command {
 			if follow, _ := c.Flags().GetBool("follow"); !follow {
 				return usage(hint(errors.New("tail follows the log"), "what is there already: sallyport audit query since=1h"))
 			}
-			return printRecords(c, query.Follow(c.Context(), dir, f))
+			err = printRecords(c, query.Follow(c.Context(), dir, f))
+			if c.Context().Err() != nil && errors.Is(err, context.Canceled) {
+				return nil // told to end while a program ran
+			}
+			return err
 		},
 	}
 	c.Flags().BoolP("follow", "f", true, "as with tail -f: it always goes on until ^C")
