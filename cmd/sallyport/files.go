@@ -19,7 +19,7 @@ import (
 )
 
 // maxConfig bounds every file that a person writes.
-const maxConfig = 1 << 20
+const maxConfig = 4 << 20
 
 const (
 	defaultConfig      = "/etc/sallyport/config.yaml"
@@ -45,7 +45,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	if len(data) > maxConfig {
-		return nil, fmt.Errorf("%s is larger than 1 MiB", path)
+		return nil, fmt.Errorf("%s is larger than 4 MiB", path)
 	}
 	return data, nil
 }

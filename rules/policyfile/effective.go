@@ -33,7 +33,7 @@ func (d *policyDoc) checkEffective(data, text []byte) {
 		return
 	}
 	if len(text) > maxFile {
-		d.errorAt(1, 1, "its effective form, with every default and include written out, is longer than 1 MiB: join rules that say the same of several hosts, or make it two policies")
+		d.errorAt(1, 1, "its effective form, with every default and include written out, is longer than 4 MiB: join rules that say the same of several hosts, or make it two policies")
 		return
 	}
 	again := read(Input{Name: d.file.name, Data: text}, d.creds, d.loader.scope)

@@ -213,7 +213,7 @@ func TestPolicyErrors(t *testing.T) {
 		{"", rule("{host: *.ok.test}", ""), []place{{7, 19, `needs quotes: "*.ok.test"`}}},
 		{"", head + "rules: " + strings.Repeat("[", 17) + "\n", []place{{4, 24, "nested too deeply"}}},
 		{"", head + "rules:\n" + strings.Repeat("- ", 20) + "a\n", []place{{5, 33, "nested too deeply"}}},
-		{"", strings.Repeat("#", 1<<20) + "\n", []place{{1, 1, "1 MiB"}}},
+		{"", strings.Repeat("#", 4<<20) + "\n", []place{{1, 1, "4 MiB"}}},
 		{"", head + "rules: [] #" + strings.Repeat("x", 989) + "\n", []place{{4, 1000, "would not be seen"}}},
 
 		// Keys and types.

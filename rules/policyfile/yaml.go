@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	maxFile = 1 << 20
+	maxFile = 4 << 20
 	// maxLine keeps what a line says before a reviewer's eyes.
 	maxLine = 1000
 	// maxDepth bounds nesting before the parser, which recurses, sees any. The
@@ -27,7 +27,7 @@ const (
 func open(name string, data []byte, kind string) (*file, *ast.MappingNode) {
 	f := &file{name: name, written: kind == KindEffective}
 	if len(data) > maxFile {
-		f.errorAt(1, 1, "longer than 1 MiB")
+		f.errorAt(1, 1, "longer than 4 MiB")
 		return f, nil
 	}
 	text := f.text(data)
