@@ -61,6 +61,7 @@ func TestCompare(t *testing.T) {
 		return r
 	}
 	whole := allow(rules.Rule{ID: "any", Hosts: hosts("api.test")})
+	keyed := change(api, func(r *rules.Rule) { r.ID, r.Credential = "keyed", "key" })
 	db := allow(rules.Rule{ID: "db", Hosts: hosts("db.test"), Ports: []uint16{5432}, Raw: true})
 	ranges := func(list ...string) (out []netip.Prefix) {
 		for _, s := range list {
@@ -194,6 +195,12 @@ func TestCompare(t *testing.T) {
 				"newly_denied api GET api.test [443] /v1/* plain: GET http://api.test:443/v1/any",
 				"own_key_denied api api.test [443] credential key: GET https://api.test/v1/any",
 			},
+		},
+		{
+			"a rule that lets a caller's own key through",
+			[]rules.Rule{keyed, change(api, func(r *rules.Rule) { r.ID, r.Paths = "own", paths("/own/*") })},
+			[]rules.Rule{keyed, change(api, func(r *rules.Rule) { r.ID, r.Paths, r.CallersKey = "own", paths("/own/*"), true })},
+			[]string{"own_key_allowed own api.test [443] credential key: GET https://api.test/own/any"},
 		},
 		{
 			"a credential on more",

@@ -5,10 +5,12 @@ import (
 	"slices"
 
 	"sallyport/rules"
+	"sallyport/rules/target"
 )
 
 // ownKeys compares where a caller's own key in a credential's place is refused:
-// on every host that some rule grants the credential on.
+// on every host that some rule grants the credential on, unless the rule that
+// speaks lets it through.
 func (x *comparer) ownKeys() ([]Change, error) {
 	var out []Change
 	for _, c := range x.credentials {
@@ -41,7 +43,7 @@ func (x *comparer) ownKey(kind Kind, credential string, guards, open *side) ([]C
 		var hosts []string
 		var first Witness
 		err := f.eachHost(func(h hostOf) error {
-			if !grants(guards.about(h.host)) || grants(open.about(h.host)) || slices.Contains(hosts, h.host.String()) {
+			if !grants(guards.about(h.host)) || grants(open.about(h.host)) && !r.CallersKey || slices.Contains(hosts, h.host.String()) {
 				return nil
 			}
 			w, found, err := x.both(r, h, guards, open)
@@ -69,7 +71,8 @@ func (x *comparer) ownKey(kind Kind, credential string, guards, open *side) ([]C
 	return out, nil
 }
 
-// both returns a request that both policies admit and judge, one of them by r.
+// both returns a request that both policies admit and judge: the open one by r,
+// the other by a rule that cares for whose key is in it.
 func (x *comparer) both(r *rules.Rule, h hostOf, guards, open *side) (w Witness, found bool, err error) {
 	for _, now := range x.times {
 		for _, port := range r.Ports {
@@ -95,16 +98,49 @@ func (x *comparer) bothAt(r *rules.Rule, c cell, guards, open *side) (w Witness,
 	for _, m := range x.methodsOf(r) {
 		for i := range kinds {
 			a := ask{method: m, facts: &kinds[i]}
-			s, ok := v.only(r, a)
-			t, ok2 := u.admits(a)
-			if !ok || !ok2 {
+			s, ok := open.spoken(&v, r, a)
+			if !ok {
 				continue
 			}
-			p, found, err := s.common(&t, nil)
+			p, found, err := guards.careful(&u, &s, a)
 			if found || err != nil {
 				return witnessOf(c, a, p), found, err
 			}
 		}
 	}
 	return w, false, nil
+}
+
+// careful returns a path in t for which a rule speaks that refuses a caller's own key.
+func (s *side) careful(v *view, t *set, a ask) (p target.Path, found bool, err error) {
+	for _, r := range v.allows {
+		if r.CallersKey {
+			continue
+		}
+		if own, ok := s.spoken(v, r, a); ok {
+			if p, found, err = own.common(t, nil); found || err != nil {
+				return p, found, err
+			}
+		}
+	}
+	return p, false, nil
+}
+
+// spoken returns the paths for which r speaks: those that it admits and that no
+// rule admits which is consulted before it.
+func (s *side) spoken(v *view, r *rules.Rule, a ask) (set, bool) {
+	own, ok := v.only(r, a)
+	if !ok {
+		return set{}, false
+	}
+	for _, q := range v.allows {
+		if s.rank[q] >= s.rank[r] || !a.asks(q) {
+			continue
+		}
+		if len(q.Paths) == 0 {
+			return set{}, false
+		}
+		own.notIn = append(slices.Clone(own.notIn), q.Paths...)
+	}
+	return own, true
 }
