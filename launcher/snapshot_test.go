@@ -109,6 +109,10 @@ func processes(t *testing.T) (out []string) {
 	for _, dir := range glob(t, "/proc/[0-9]*") {
 		cmdline, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it is gone
 		cgroup, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+		if _, state, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(state, "Z") {
+			continue // it has ended: whose child it is, the machine's init perhaps, has still to ask how
+		}
 		args := strings.Split(string(cmdline), "\x00")
 		ours := strings.Contains(string(cgroup), "/"+instance+"-")
 		for _, a := range args {

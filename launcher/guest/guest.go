@@ -26,6 +26,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"time"
 
@@ -53,6 +54,28 @@ func Main(ctx context.Context, cfg Config) int {
 	return status
 }
 
+// ownThreads is how many threads the guest has before there is any work. Once the
+// work has taken all the processes that the sandbox may have, no further one can
+// be made, and Go's runtime ends a program that needs one and gets none.
+const ownThreads = 10
+
+// makeThreads makes them. The runtime keeps what it has once had.
+func makeThreads() {
+	var made sync.WaitGroup
+	free := make(chan struct{})
+	for range ownThreads {
+		made.Add(1)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			made.Done()
+			<-free
+		}()
+	}
+	made.Wait()
+	close(free)
+}
+
 func run(ctx context.Context, cfg Config) (status int, err error) {
 	if os.Getpid() != 1 {
 		return 0, errors.New("this runs as the first process of a sandbox only: `sallyport run` starts it")
@@ -63,6 +86,7 @@ func run(ctx context.Context, cfg Config) (status int, err error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return 0, fmt.Errorf("closing /proc/1: %w", err)
 	}
+	makeThreads()
 	// Every signal, so that none that the work sends ends or dumps the guest;
 	// nobody reads that channel. The ones that are heeded have their own, which a
 	// flood of others does not fill.
