@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -76,7 +77,9 @@ func printFields(w io.Writer, rows [][2]string) error {
 	var b strings.Builder
 	for _, r := range rows {
 		if r[1] != "" {
-			fmt.Fprintf(&b, "%-11s %s\n", r[0], query.Printable(r[1]))
+			for i, line := range wrap(query.Printable(r[1]), 88) {
+				fmt.Fprintf(&b, "%-11s %s\n", []string{r[0], ""}[min(i, 1)], line)
+			}
 		}
 	}
 	_, err := io.WriteString(w, b.String())
@@ -323,13 +326,18 @@ gateway's certificate, packets that went for another way out, gaps. Each is a hi
 	})
 }
 
-// wrap breaks text at blanks.
+// wrap breaks text at blanks, and a word that is longer than a line where the
+// line ends.
 func wrap(text string, limit int) []string {
 	var lines []string
 	line := ""
 	for word := range strings.FieldsSeq(text) {
-		if line != "" && len(line)+1+len(word) > limit {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > limit {
 			lines, line = append(lines, line), ""
+		}
+		for utf8.RuneCountInString(word) > limit {
+			head := string([]rune(word)[:limit])
+			lines, word = append(lines, head), word[len(head):]
 		}
 		line = join(" ", line, word)
 	}
