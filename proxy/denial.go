@@ -20,6 +20,7 @@ type subject struct {
 	path     target.Path
 	ask      *http.Request // for the form of the answer; nil for a CONNECT
 	secure   bool          // it came in TLS
+	by       string        // who refuses it, in words, if not the policy
 }
 
 // String writes method, place and path, never query or body, in printable
@@ -50,6 +51,7 @@ type denial struct {
 	class    string // error type of RFC 9209 section 2.3
 	id       string
 	rule     string
+	scope    string // which spoke, "" for the policy
 	sentence string
 	retry    int // seconds, 0 for none
 }
@@ -89,13 +91,14 @@ func kindOf(r rules.Reason) (status int, class, what string) {
 func denialOf(e *gate.DeniedError, cell string, about subject) denial {
 	status, class, what := kindOf(e.Reason)
 	d := denial{status: status, class: class, reason: string(e.Reason), id: e.ID, rule: e.Decision.Rule}
+	d.scope, about.by = scopeOf(e.Decision.Scope)
 	var b strings.Builder
 	b.WriteString("Blocked by sandbox egress policy (not a network fault): ")
 	fmt.Fprintf(&b, "%s %s", about, what)
 	if what == notAllowed {
 		fmt.Fprintf(&b, " for %q", cell)
 	}
-	fmt.Fprintf(&b, " [%s, request %s].", e.Reason, e.ID)
+	fmt.Fprintf(&b, "%s [%s, request %s].", about.by, e.Reason, e.ID)
 	switch status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		// At least a little; a limit may know how long.
@@ -111,11 +114,29 @@ func denialOf(e *gate.DeniedError, cell string, about subject) denial {
 	return d
 }
 
+// scopeOf returns the scope that spoke and how to say so, nothing for the policy
+// and for what stands in no file.
+func scopeOf(scope string) (name, words string) {
+	switch scope {
+	case rules.FloorScope.String():
+		return scope, ", by the floor of the organisation"
+	case rules.RunScope.String():
+		return scope, ", by what narrows this run"
+	case rules.ApprovalScope.String():
+		return scope, ", by the approval that there was"
+	default:
+		return "", ""
+	}
+}
+
 // header sets what every answer of ours has.
 func (d denial) header(h http.Header) {
 	details := "request=" + d.id
 	if d.reason != "" {
 		details = "reason=" + d.reason + "; rule=" + orNone(d.rule) + "; " + details
+		if d.scope != "" {
+			details = "scope=" + d.scope + "; " + details
+		}
 		h.Set(headerReason, d.reason)
 		h.Set(headerDeny, d.reason)
 	}

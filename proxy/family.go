@@ -164,11 +164,12 @@ func (d denial) problem() string {
 		Message   string     `json:"message"`
 		Errors    []ociError `json:"errors"`
 		Reason    string     `json:"reason,omitempty"`
+		Scope     string     `json:"scope,omitempty"`
 		RequestID string     `json:"request_id"`
 		Next      string     `json:"next"`
 	}{
 		"about:blank", title, d.status, d.sentence, "urn:ulid:" + d.id, d.sentence, d.sentence,
 		[]ociError{{"DENIED", d.sentence}},
-		d.reason, d.id, "http://sallyport.internal/",
+		d.reason, d.scope, d.id, "http://sallyport.internal/",
 	})
 }

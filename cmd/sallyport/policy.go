@@ -84,9 +84,10 @@ func newPolicyLint() *cobra.Command {
 		Use:   "lint FILE...",
 		Short: "Report everything that is wrong with policy files",
 		Long: `Lint reads policy files as a run would, and reports everything that is wrong, each with its
-place. With --strict it also reports what should not go into production: a reason that begins
-with TODO, a rule that has expired or will within 14 days, a rule of which deny rules leave
-nothing. -o sarif is SARIF 2.1.0, for tools that show it beside the lines under review.
+place. Of a rule that has expired, or will within 14 days, it warns on standard error. With
+--strict it also reports what should not go into production: such a rule, a reason that begins
+with TODO, a rule of which deny rules leave nothing.
+-o sarif is SARIF 2.1.0, for tools that show it beside the lines under review.
 Exit codes: 0 nothing is wrong; 2 something is.`,
 		Example: `  sallyport policy lint policy.yaml
   sallyport policy lint --strict policy.yaml
@@ -129,8 +130,12 @@ func lintFiles(c *cobra.Command, files []string, strict bool) (policyfile.Errors
 	found := policyfile.Errors{}
 	for _, f := range files {
 		p, err := readPolicyFile(c, f)
-		if err == nil && strict {
-			err = p.Strict(time.Now().Unix())
+		switch now := time.Now().Unix(); {
+		case err != nil:
+		case strict:
+			err = p.Strict(now)
+		default:
+			warnOfEnding(c, p, now)
 		}
 		if errs, ok := errors.AsType[policyfile.Errors](err); ok {
 			found = append(found, errs...)
@@ -139,4 +144,12 @@ func lintFiles(c *cobra.Command, files []string, strict bool) (policyfile.Errors
 		}
 	}
 	return found, nil
+}
+
+// warnOfEnding says on standard error which rules of a policy end.
+func warnOfEnding(c *cobra.Command, p *policyfile.PolicyFile, now int64) {
+	ending, _ := errors.AsType[policyfile.Errors](p.Ending(now))
+	for _, e := range ending {
+		fmt.Fprintf(c.ErrOrStderr(), "warning: %v\n", e)
+	}
 }

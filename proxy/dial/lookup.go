@@ -20,7 +20,7 @@ const (
 	maxText    = 4096 // octets of all of its text
 )
 
-// LookUp (ADR-0020) asks the configured servers for the records of the name and type that
+// LookUp (ADR-0022) asks the configured servers for the records of the name and type that
 // p admits (dns.resolve), and returns what was found, made anew: nothing but
 // data of that type, in its one spelling, and no record if there are none or no
 // such name. The records are the caller's. Of the sandbox's own message nothing

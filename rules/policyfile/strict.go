@@ -42,17 +42,32 @@ func (p *PolicyFile) Strict(now int64) error {
 	return p.doc.loader.err()
 }
 
-// strictTimes tells of a rule that ends.
+// Ending returns of what [PolicyFile.Strict] does only the rules that have
+// expired or will within 14 days of now, with their places. The error is [Errors],
+// nil for none; a PolicyFile is asked once, either this or Strict.
+func (p *PolicyFile) Ending(now int64) error {
+	for _, r := range p.doc.allRules() {
+		r.ending(now)
+	}
+	return p.doc.loader.err()
+}
+
+// strictTimes tells of a rule that ends, and of one that nobody could renew.
 func (r *ruleDoc) strictTimes(now int64) {
+	r.ending(now)
+	if r.Expires != 0 && r.Owner == "" && r.doc.owner == "" {
+		r.doc.errorf(r.node("expires"), "rule %q expires, and neither it nor its file has an owner who could renew it", r.ID)
+	}
+}
+
+// ending tells of a rule that ends.
+func (r *ruleDoc) ending(now int64) {
 	switch left := r.Expires - now; {
 	case r.Expires == 0 || left > soon:
 	case left <= 0:
 		r.doc.errorf(r.node("expires"), "rule %q has expired: take it out, or renew it%s", r.ID, r.ask())
 	default:
 		r.doc.errorf(r.node("expires"), "rule %q expires in %d days%s", r.ID, (left+86399)/86400, r.ask())
-	}
-	if r.Expires != 0 && r.Owner == "" && r.doc.owner == "" {
-		r.doc.errorf(r.node("expires"), "rule %q expires, and neither it nor its file has an owner who could renew it", r.ID)
 	}
 }
 

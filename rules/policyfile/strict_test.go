@@ -62,6 +62,17 @@ tests:
 		if err != nil {
 			t.Fatal(err)
 		}
+		ending := ""
+		again, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(text)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := again.Ending(tt.now); err != nil {
+			ending = err.Error()
+		}
+		if strings.Contains(ending, "TODO") || strings.Contains(ending, "dead") || (ending == "") != (tt.want == "") || !strings.Contains(ending, tt.want) {
+			t.Errorf("at %d these end:\n%s\nwant %q", tt.now, ending, tt.want)
+		}
 		got := f.Strict(tt.now).Error()
 		for _, want := range []string{
 			tt.want, "p.yaml:6:24: rule \"todo\": the reason is still to be written", "p.yaml:7:5: rule \"dead\" admits nothing",
