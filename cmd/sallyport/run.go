@@ -205,6 +205,14 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string, read 
 	if err != nil {
 		return nil, err
 	}
+	for _, path := range []string{o.policy, o.narrow} {
+		if path == "" {
+			continue
+		}
+		if err := checkPolicyPlace(path, o.workspace); err != nil {
+			return nil, err
+		}
+	}
 	file, err := filepath.Abs(o.policy)
 	if err != nil {
 		return nil, usage(err)
