@@ -381,7 +381,7 @@ func (l *lab) connect2(_ context.Context, hostport string) (net.Conn, error) {
 	l.mu.Unlock()
 	up, w := io.Pipe()
 	ctx, cancel := context.WithCancel(context.Background()) // without the caller's traces
-	req := (&http.Request{Method: http.MethodConnect, URL: &url.URL{Scheme: "http", Host: l.explicitAddr}, Host: hostport, Body: up}).WithContext(ctx)
+	req := (&http.Request{Method: http.MethodConnect, URL: &url.URL{Scheme: "http", Host: l.explicitAddr}, Host: hostport, Body: up, Header: http.Header{}}).WithContext(ctx)
 	resp, err := l.door.RoundTrip(req)
 	if err != nil {
 		cancel()
