@@ -16,7 +16,7 @@ func TestParquetIsReadByArrow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close()
 	got := columns(t, f)
 	if f.NumRows() != int64(len(recs)) {
 		t.Errorf("%d rows, want %d", f.NumRows(), len(recs))
