@@ -164,6 +164,9 @@ func (p *Policy) wouldBeUnseen(r *Request) (yes bool) {
 // Observes reports whether the policy as a whole only observes, or learns.
 func (p *Policy) Observes() bool { return p != nil && p.observe }
 
+// Learns reports whether the policy as a whole learns: see [Source].
+func (p *Policy) Learns() bool { return p != nil && p.learn }
+
 // Enforced returns the policy as if everything in it were enforced.
 func (p *Policy) Enforced() *Policy {
 	if p == nil || !p.observe && p.lax == nil {

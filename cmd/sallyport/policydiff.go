@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,10 +22,10 @@ func newPolicyDiff() *cobra.Command {
 		Use:   "diff OLD NEW",
 		Short: "Say in what two policies differ in meaning",
 		Long: `Diff tells what the new policy newly allows and newly denies, which credentials are newly
-reachable, and which limits are looser or tighter: over all rules and all that is included, in
-sentences, each with a request that was put to both. Names, reasons, order and layout do not
-count. Hosts, ports, methods, paths, addresses and days are sets, so that no difference is left
-out. A policy that only observes is compared by what its rules say.
+reachable, which limits are looser or tighter, and what is recorded in another way: over all
+rules and all that is included, in sentences, with a request that was put to both. Names, reasons,
+tests, order and layout do not count. Hosts, ports, methods, paths, addresses and days are sets, so that no difference is left
+out. A change of mode is told; else a policy that observes or learns is compared by its rules.
 With --replay it asks both what a log recorded, and lists the records that change verdict. A
 record holds no headers and no query, nor whether a request was in TLS: what depends on those
 is counted as undecided.
@@ -167,12 +168,7 @@ func settingChanges(before, after *policyfile.PolicyFile) []policyChange {
 	add := func(kind, format string, args ...any) {
 		list = append(list, policyChange{Kind: kind, Text: fmt.Sprintf(format, args...)})
 	}
-	switch was, is := before.Policy.Observes(), after.Policy.Observes(); {
-	case is && !was:
-		add("mode", "The new policy only observes: whatever its rules deny is let through and recorded. The rest is about what the rules say.")
-	case was && !is:
-		add("mode", "The new policy enforces what the old one only observed. The rest is about what the rules say.")
-	}
+	list = append(list, modeChanges(before.Policy, after.Policy)...)
 	if was, is := nameErrors(before.Policy), nameErrors(after.Policy); was != is {
 		word := map[bool]string{true: "nxdomain", false: "explain"}
 		add("dns", "A denied name is answered in another way: dns.denied was %s and is %s.", word[was], word[is])
@@ -192,6 +188,89 @@ func settingChanges(before, after *policyfile.PolicyFile) []policyChange {
 		add("dns", "No longer looked up for a sandbox: %s.", s)
 	}
 	return list
+}
+
+// modeTexts say what a change of mode means, by the old one and the new.
+var modeTexts = map[[2]string]string{
+	{"enforce", "observe"}: "The new policy only observes: what its own rules deny is let through and recorded.",
+	{"enforce", "learn"}:   "The new policy learns: what no rule allows is let through and recorded; what its deny rules deny stays denied.",
+	{"observe", "enforce"}: "The new policy enforces what the old one only observed.",
+	{"observe", "learn"}:   "The new policy learns where the old one only observed: what its deny rules deny is denied now; what no rule allows is let through still.",
+	{"learn", "enforce"}:   "The new policy enforces where the old one learned: what no rule allows is denied now.",
+	{"learn", "observe"}:   "The new policy only observes where the old one learned: its deny rules hold no longer, and what they deny is let through and recorded.",
+}
+
+func modeOf(p *rules.Policy) string {
+	switch {
+	case p.Learns():
+		return "learn"
+	case p.Observes():
+		return "observe"
+	default:
+		return "enforce"
+	}
+}
+
+// modeChanges tells of what is let through although rules do not allow it, which
+// is no part of what [prove.Compare] compares.
+func modeChanges(before, after *rules.Policy) (list []policyChange) {
+	add := func(r *rules.Rule, format string, args ...any) {
+		c := policyChange{Kind: "mode", Text: fmt.Sprintf(format, args...)}
+		if r != nil {
+			c.Rule, c.Where = r.ID, r.Where
+		}
+		list = append(list, c)
+	}
+	was, is := modeOf(before), modeOf(after)
+	if text := modeTexts[[2]string{was, is}]; text != "" {
+		add(nil, "%s The rest is about what the rules say.", text)
+	}
+	if was == "learn" && is == "learn" {
+		gone, come := differentRules(before, after, func(r *rules.Rule) bool { return r.Action == rules.DenyAction })
+		for i := range gone {
+			add(&gone[i], "Under mode: learn, no longer denied as by %s: what no other rule denies of it is let through.", ruleWords(&gone[i]))
+		}
+		for i := range come {
+			add(&come[i], "Under mode: learn, what %s denies is not let through.", ruleWords(&come[i]))
+		}
+	}
+	gone, come := differentRules(before, after, func(r *rules.Rule) bool { return r.Observe })
+	for i := range gone {
+		add(&gone[i], "Of the old policy, %s only observes, and no rule of the new one does so in the same way.", ruleWords(&gone[i]))
+	}
+	for i := range come {
+		word := map[bool]string{true: "learns", false: "only observes"}[come[i].Learn]
+		add(&come[i], "Of the new policy, %s %s: what it denies, or does not allow of its hosts and ports, is let through and recorded.", ruleWords(&come[i]), word)
+	}
+	return list
+}
+
+// differentRules returns those rules that count of either policy which the other has
+// not, whatever is written about them.
+func differentRules(before, after *rules.Policy, counts func(*rules.Rule) bool) (gone, come []rules.Rule) {
+	pick := func(p *rules.Policy) map[string]rules.Rule {
+		out := map[string]rules.Rule{}
+		for _, r := range p.Rules() {
+			if counts(&r) {
+				key := r
+				key.ID, key.Where, key.Purpose, key.Ticket, key.Owner = "", "", "", "", ""
+				out[fmt.Sprintf("%+v", key)] = r
+			}
+		}
+		return out
+	}
+	was, is := pick(before), pick(after)
+	for _, key := range slices.Sorted(maps.Keys(was)) {
+		if _, both := is[key]; !both {
+			gone = append(gone, was[key])
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(is)) {
+		if _, both := was[key]; !both {
+			come = append(come, is[key])
+		}
+	}
+	return gone, come
 }
 
 // differ returns what is in one list alone.
@@ -261,15 +340,16 @@ var diffHeadings = []struct {
 	{[]string{string(prove.NewlyAllowed), string(prove.OwnKeyAllowed)}, "Newly allowed"},
 	{[]string{string(prove.CredentialGranted)}, "Credentials newly reachable"},
 	{[]string{string(prove.LimitLoosened), string(prove.LimitChanged), string(prove.LimitTightened)}, "Limits"},
+	{[]string{string(prove.LogChanged)}, "Recorded in another way"},
 	{[]string{string(prove.NewlyDenied), string(prove.OwnKeyDenied)}, "Newly denied"},
 	{[]string{string(prove.CredentialWithdrawn)}, "Credentials no longer reachable"},
 }
 
 func printDiff(w io.Writer, d *policyDiff) {
 	if d.Same {
-		text := "Both policies admit, grant and limit the same."
+		text := "Both policies admit, grant, limit and record the same."
 		if d.Old.Digest != d.New.Digest {
-			text += " They differ in names, reasons or the places of rules, and so in their digests."
+			text += " They differ in how that is written (names, reasons, tests, the order and places of rules), and so in their digests."
 		}
 		printWrapped(w, "", text)
 		return

@@ -31,6 +31,8 @@ func sentence(c *prove.Change) string {
 	case prove.OwnKeyDenied:
 		return fmt.Sprintf("A caller's own key in the place of credential %s on %s: the new policy grants the credential there, and so refuses it.",
 			c.Credential, strings.Join(c.Hosts, ", "))
+	case prove.LogChanged:
+		return logSentence(c)
 	default:
 		return limitSentence(c)
 	}
@@ -111,6 +113,22 @@ func portWords(list []uint16) string {
 		words[i] = strconv.Itoa(int(p))
 	}
 	return strings.Join(words, ", ")
+}
+
+// logWords say what is kept of what is admitted, by the word of a policy file.
+var logWords = map[rules.LogLevel]string{
+	rules.LogNone:            "none (path and query are left out)",
+	rules.LogMetadata:        "metadata (path and query are recorded, bodies are not)",
+	rules.LogRequest:         "request (bodies of requests are kept)",
+	rules.LogRequestResponse: "request_response (bodies of requests and responses are kept)",
+}
+
+func logSentence(c *prove.Change) string {
+	was := ""
+	if c.Was.ID != c.Rule.ID {
+		was = ", which was under " + ruleWords(c.Was)
+	}
+	return fmt.Sprintf("log was %s and is %s, for %s%s.", logWords[c.Was.Log], logWords[c.Rule.Log], ruleWords(&c.Rule), was)
 }
 
 func limitSentence(c *prove.Change) string {

@@ -23,9 +23,11 @@ const (
 	OwnKeyAllowed Kind = "own_key_allowed"
 	// LimitLoosened, LimitChanged and LimitTightened are about what both admit.
 	// Changed is looser in one way and tighter in another.
-	LimitLoosened       Kind = "limit_loosened"
-	LimitChanged        Kind = "limit_changed"
-	LimitTightened      Kind = "limit_tightened"
+	LimitLoosened  Kind = "limit_loosened"
+	LimitChanged   Kind = "limit_changed"
+	LimitTightened Kind = "limit_tightened"
+	// LogChanged: what both admit is recorded in another way.
+	LogChanged          Kind = "log_changed"
 	NewlyDenied         Kind = "newly_denied"
 	CredentialWithdrawn Kind = "credential_withdrawn" //nolint:gosec // a word, no secret
 	OwnKeyDenied        Kind = "own_key_denied"
@@ -48,7 +50,7 @@ const (
 type Change struct {
 	Kind     Kind
 	Rule     rules.Rule  // of the policy that admits, or of the new one
-	Was      *rules.Rule // about limits: of the old policy
+	Was      *rules.Rule // about limits and logs: of the old policy
 	Carrying Carrying
 	Hosts    []string // of a rule without hosts its ranges
 	Ports    []uint16
@@ -102,8 +104,8 @@ const maxCells = 4_000_000
 // errTooLarge says that a comparison was given up.
 var errTooLarge = errors.New("the policies meet in too many places to be compared")
 
-// Compare returns in what two policies differ in what they admit, grant and
-// limit: every difference is told, and each with a request that was asked of
+// Compare returns in what two policies differ in what they admit, grant, limit
+// and log: every difference is told, and each with a request that was asked of
 // both. Whole policies that only observe are compared as if they enforced;
 // single rules that only observe admit, as they do. Rules count until they
 // expire, so that two policies may differ from some day on only. An error says
@@ -134,7 +136,7 @@ func Compare(before, after *rules.Policy) ([]Change, error) {
 	}
 	order := []Kind{
 		NewlyAllowed, CredentialGranted, OwnKeyAllowed, LimitLoosened, LimitChanged, LimitTightened,
-		NewlyDenied, CredentialWithdrawn, OwnKeyDenied,
+		LogChanged, NewlyDenied, CredentialWithdrawn, OwnKeyDenied,
 	}
 	slices.SortStableFunc(all, func(a, b Change) int { return slices.Index(order, a.Kind) - slices.Index(order, b.Kind) })
 	return all, nil

@@ -65,7 +65,7 @@ func kindOf(list []LimitChange) Kind {
 // pair is a rule of the old policy and one of the new that admit the same request.
 type pair struct{ old, new string }
 
-// limits compares the limits of what both policies admit.
+// limits compares the limits and the logging of what both policies admit.
 func (x *comparer) limits() ([]Change, error) {
 	l := limiter{comparer: x, seen: map[pair]bool{}}
 	for i := range x.new.list {
@@ -91,7 +91,7 @@ func (l *limiter) rule(r *rules.Rule) error {
 	f := finder{comparer: l.comparer, rule: r}
 	return f.eachHost(func(h hostOf) error {
 		for _, old := range l.old.about(h.host) {
-			if old.Action != rules.AllowAction || old.Limits.IsZero() && r.Limits.IsZero() || l.seen[pair{old.ID, r.ID}] {
+			if old.Action != rules.AllowAction || old.Limits.IsZero() && r.Limits.IsZero() && old.Log == r.Log || l.seen[pair{old.ID, r.ID}] {
 				continue
 			}
 			w, found, err := l.meet(old, r, h)
@@ -115,6 +115,11 @@ func (l *limiter) add(old, r *rules.Rule, h hostOf, w Witness) {
 	if len(c.Limits) > 0 {
 		c.Kind = kindOf(c.Limits)
 		l.changes = append(l.changes, c)
+	}
+	if old.Log != r.Log {
+		logged := c
+		logged.Kind, logged.Limits = LogChanged, nil
+		l.changes = append(l.changes, logged)
 	}
 	if !old.Limits.IsZero() && !r.Limits.IsZero() {
 		l.pairs = append(l.pairs, c)
@@ -236,6 +241,17 @@ func (v *view) only(r *rules.Rule, a ask) (s set, ok bool) {
 	if s, ok = v.admits(a); !ok || a.facts != nil && !r.MeetsConditions(a.facts) || len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method) || a.plain && r.Credential != "" {
 		return s, false
 	}
-	s.in, s.all = r.Paths, len(r.Paths) == 0
-	return s, true
+	for _, first := range v.allows { // in the order in which they are consulted
+		switch {
+		case first == r:
+			s.in, s.all = r.Paths, len(r.Paths) == 0
+			return s, true
+		case !a.asks(first):
+		case len(first.Paths) == 0:
+			return set{}, false
+		default:
+			s.notIn = append(s.notIn, first.Paths...)
+		}
+	}
+	return set{}, false
 }
