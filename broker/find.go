@@ -163,48 +163,56 @@ func (l *look) target(r *http.Request) {
 	l.query(r.URL.RawQuery)
 }
 
-// field looks at one header field or trailer.
+// field looks at one header field or trailer. What stands in the place of a grant
+// as a client writes it is that grant's, and nobody's own key: an API may take the
+// keys of two grants, in one field or in two.
 func (l *look) field(key string, values []string) {
 	l.text(key, -1)
 	l.name(key)
-	filled := slices.ContainsFunc(values, func(v string) bool { return strings.Trim(v, " \t") != "" })
-	ownKey := filled && isKeyField(key)
-	for i := range l.f.grants {
-		p := &l.f.grants[i].Place
-		switch {
-		case !inQuery(p) && p.Header != "" && sameField(key, p.Header):
-			l.inPlace(i, key, values)
-		case ownKey, filled && l.f.own[i].inField(key, values):
-			l.seen[i] |= seenForeign // whether that matters the policy knows
+	ownKey := isKeyField(key)
+	for n, v := range values {
+		bound := l.boundIn(key, v)
+		l.text(v, bound)
+		if strings.Trim(v, " \t") == "" {
+			continue
 		}
-	}
-	for _, v := range values {
-		l.text(v, l.boundIn(key, v))
+		for i := range l.f.grants {
+			switch p := &l.f.grants[i].Place; {
+			case !inQuery(p) && p.Header != "" && sameField(key, p.Header):
+				l.inPlace(i, bound)
+			case bound < 0 && (ownKey || l.f.own[i].inField(key, values[n:n+1])):
+				l.seen[i] |= seenForeign // whether that matters the policy knows
+			}
+		}
 	}
 }
 
-// inPlace judges what stands in the place of grant i.
-func (l *look) inPlace(i int, key string, values []string) {
-	g := &l.f.grants[i]
-	for _, v := range values {
-		switch {
-		case strings.Trim(v, " \t") == "":
-		case l.seen[i]&seenPlace != 0 || key != g.Place.Header || !standsAlone(g, v):
-			l.seen[i] |= seenForeign | seenPlace
-		default:
-			l.seen[i] |= seenBound | seenPlace
-		}
+// inPlace notes what stands in the place of grant i: what is bound to a grant, or
+// to none (-1).
+func (l *look) inPlace(i, bound int) {
+	switch {
+	case bound == i && l.seen[i]&seenPlace == 0:
+		l.seen[i] |= seenBound | seenPlace
+	case bound < 0, bound == i:
+		l.seen[i] |= seenForeign | seenPlace
 	}
 }
 
 // boundIn returns the grant whose placeholder may stand in a field's value, or -1.
+// One that any signature may stand for is asked last.
 func (l *look) boundIn(key, v string) int {
+	signed := -1
 	for i := range l.f.grants {
-		if g := &l.f.grants[i]; !inQuery(&g.Place) && key == g.Place.Header && standsAlone(g, v) {
+		g := &l.f.grants[i]
+		switch {
+		case inQuery(&g.Place) || key != g.Place.Header || !standsAlone(g, v):
+		case g.Place.Type != "hmac":
 			return i
+		case signed < 0:
+			signed = i
 		}
 	}
-	return -1
+	return signed
 }
 
 // query looks at a raw query.
@@ -212,41 +220,69 @@ func (l *look) query(raw string) {
 	if raw == "" {
 		return
 	}
+	var q inQueryOnly
 	for rest, more := raw, true; more; {
 		var part string
 		part, rest, more = strings.Cut(rest, "&")
-		l.param(part)
+		l.param(part, &q)
+	}
+	// A signature is somebody's own unless a placeholder of the run signed; a version
+	// and a signature are a shared access signature of Azure.
+	if q.signature && !q.presigned || q.sasVersion && q.sas {
+		for i := range l.seen {
+			if q.sasVersion && q.sas || l.f.grants[i].Place.Type != "aws-sigv4" {
+				l.seen[i] |= seenForeign
+			}
+		}
 	}
 }
 
-func (l *look) param(part string) {
-	bound, ownKey := -1, isKeyParam(part)
+// inQueryOnly is what counts only beside another part of a query.
+type inQueryOnly struct{ presigned, signature, sasVersion, sas bool }
+
+func (l *look) param(part string, q *inQueryOnly) {
+	bound := l.boundParam(part)
+	signature := target.ParamLike(part, "X-Amz-Signature")
+	q.signature = q.signature || signature
+	q.presigned = q.presigned || bound >= 0 && l.f.grants[bound].Place.Type == "aws-sigv4"
+	q.sasVersion = q.sasVersion || target.ParamNamed(part, "sv")
+	q.sas = q.sas || bound < 0 && target.ParamNamed(part, "sig")
+	ownKey := !signature && isKeyParam(part)
+	text := bound
+	if bound >= 0 && l.seen[bound]&seenPlace != 0 {
+		text = -1 // once is enough
+	}
 	for i := range l.f.grants {
-		g := &l.f.grants[i]
-		if l.f.own[i].inParam(part) {
+		switch g := &l.f.grants[i]; {
+		case isPlaceParam(g, part):
+			l.inPlace(i, bound)
+		case bound < 0 && (ownKey || l.f.own[i].inParam(part)):
 			l.seen[i] |= seenForeign
 		}
-		if g.Place.Type == "aws-sigv4" {
-			if l.presigned(i, part) {
-				bound = i
-			}
-			continue
-		}
-		if !inQuery(&g.Place) || !target.ParamNamed(part, g.Place.Header) {
-			if ownKey {
-				l.seen[i] |= seenForeign
-			}
-			continue
-		}
-		key, v, _ := strings.Cut(part, "=")
-		if l.seen[i]&seenPlace != 0 || key != g.Place.Header || !isParam(g, v) {
-			l.seen[i] |= seenForeign | seenPlace
-			continue
-		}
-		l.seen[i] |= seenBound | seenPlace
-		bound = i
 	}
-	l.text(part, bound)
+	l.text(part, text)
+}
+
+// isPlaceParam reports whether a server may take a part of a query for the place of a
+// grant.
+func isPlaceParam(g *control.Grant, part string) bool {
+	if g.Place.Type == "aws-sigv4" {
+		return target.ParamLike(part, credentialParam)
+	}
+	return inQuery(&g.Place) && target.ParamLike(part, g.Place.Header)
+}
+
+// boundParam returns the grant whose placeholder may stand in a part of a query, or
+// -1.
+func (l *look) boundParam(part string) int {
+	key, v, _ := strings.Cut(part, "=")
+	for i := range l.f.grants {
+		g := &l.f.grants[i]
+		if g.Place.Type == "aws-sigv4" && isPresigned(g, key, v) || inQuery(&g.Place) && key == g.Place.Header && isParam(g, v) {
+			return i
+		}
+	}
+	return -1
 }
 
 // inQuery reports whether a credential goes into the query.

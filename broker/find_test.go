@@ -67,15 +67,31 @@ func TestFind(t *testing.T) {
 		{"CR-07 Referer", "https://h.test/", []string{"Referer", "https://x/?k=" + phAPI}, all(apiLeaked)},
 		{"header's name", "https://h.test/", []string{"X-" + phKey, "1"}, all(keyLeaked)},
 		{"CR-05 the place of another", "https://h.test/", []string{"X-Api-Key", phAPI}, all(apiLeaked, apiForeign, keyForeign, mapsForeign)},
-		{"CR-05 two places", "https://h.test/", []string{"Authorization", "Bearer " + phAPI, "X-Copy", phAPI}, all(apiLeaked, apiBound, keyForeign, mapsForeign)},
+		{"CR-05 two places", "https://h.test/", []string{"Authorization", "Bearer " + phAPI, "X-Copy", phAPI}, all(apiLeaked, apiBound)},
 		{"not alone", "https://h.test/", []string{"Authorization", "Bearer x" + phAPI}, all(apiLeaked, apiForeign, keyForeign, mapsForeign)},
-		{"twice", "https://h.test/", []string{"Authorization", "Bearer " + phAPI, "Authorization", "Bearer " + phAPI}, all(apiBound, apiForeign, keyForeign, mapsForeign)},
+		{"twice", "https://h.test/", []string{"Authorization", "Bearer " + phAPI, "Authorization", "Bearer " + phAPI}, all(apiBound, apiForeign)},
 		{"CR-14 caller's own", "https://h.test/", []string{"Authorization", "Bearer ATTACKER"}, all(apiForeign, keyForeign, mapsForeign)},
 		{"CR-14 beside the placeholder", "https://h.test/", []string{"Authorization", "Bearer " + phAPI, "Authorization", "Bearer ATTACKER"}, all(apiBound, apiForeign, keyForeign, mapsForeign)},
 		{"CR-14 in another field", "https://h.test/", []string{"Authorization", "Bearer " + phAPI, "X-Auth-Token", "ATTACKER"}, all(apiBound, apiForeign, keyForeign, mapsForeign)},
 		{"CR-14 with underscores", "https://h.test/", []string{"X_Api_Key", "ATTACKER"}, all(apiForeign, keyForeign, mapsForeign)},
 		{"CR-14 in lower case", "https://h.test/", []string{"authorization", "ATTACKER"}, all(apiForeign, keyForeign, mapsForeign)},
 		{"SG-07 presigned", "https://h.test/?X-Amz-Signature=ab", nil, all(apiForeign, keyForeign, mapsForeign)},
+		{"SG-07 signature version 2", "https://h.test/?AWSAccessKeyId=AKIA&Expires=1&Signature=ab", nil, all(apiForeign, keyForeign, mapsForeign)},
+		{"SG-07 Google's older one", "https://h.test/?GoogleAccessId=x&Signature=ab", nil, all(apiForeign, keyForeign, mapsForeign)},
+		{"SG-07 shared access", "https://h.test/?sig=ab&sv=2024-01-01", nil, all(apiForeign, keyForeign, mapsForeign)},
+		{"twin, a version alone", "https://h.test/?sv=2024-01-01&Signature=ab", nil, nil},
+		{"twin, sig alone", "https://h.test/?sig=ab", nil, nil},
+		{"CR-14 oauth_token", "https://h.test/?oauth_token=ATTACKER", nil, all(apiForeign, keyForeign, mapsForeign)},
+		{"CR-14 jwt", "https://h.test/?jwt=ATTACKER", nil, all(apiForeign, keyForeign, mapsForeign)},
+		{"CR-14 authToken", "https://h.test/?authToken=ATTACKER", nil, all(apiForeign, keyForeign, mapsForeign)},
+		{"CR-14 api-token", "https://h.test/?api-token=ATTACKER", nil, all(apiForeign, keyForeign, mapsForeign)},
+		{"CR-14 an item of a list", "https://h.test/?access_token[]=ATTACKER", nil, all(apiForeign, keyForeign, mapsForeign)},
+		{"CR-14 X-Algolia-API-Key", "https://h.test/", []string{"X-Algolia-Api-Key", "ATTACKER"}, all(apiForeign, keyForeign, mapsForeign)},
+		{"CR-14 X-Session-Token", "https://h.test/", []string{"X-Session-Token", "ATTACKER"}, all(apiForeign, keyForeign, mapsForeign)},
+		{"CR-14 X-User-Token", "https://h.test/", []string{"X-User-Token", "ATTACKER"}, all(apiForeign, keyForeign, mapsForeign)},
+		{"CR-14 X-Original-Authorization", "https://h.test/", []string{"X-Original-Authorization", "ATTACKER"}, all(apiForeign, keyForeign, mapsForeign)},
+		{"parameter, an item of a list", "https://h.test/?key[]=ATTACKER", nil, all(mapsForeign)},
+		{"parameter, an item of a list, escaped", "https://h.test/?key%5B0%5d=" + phMaps, nil, all(mapsForeign, mapsLeaked)},
 		{"SG-07 presigned, escaped name", "https://h.test/?a=1&X-%41mz-Credential=ab", nil, all(apiForeign, keyForeign, mapsForeign)},
 		{"parameter, caller's own", "https://h.test/?key=ATTACKER", nil, all(mapsForeign)},
 		{"parameter, twice", "https://h.test/?key=" + phMaps + "&key=ATTACKER", nil, all(mapsForeign, mapsBound)},
@@ -94,13 +110,13 @@ func TestFind(t *testing.T) {
 		{"JSON escapes, percent-encoded", "https://h.test/?q=" + url.QueryEscape(`\u0073k_test_PlAcEhOlDeR0000000000001`), nil, all(apiLeaked)},
 		// Twins.
 		{"nothing", "https://h.test/v1?a=b", []string{"User-Agent", "curl/8", "Accept", "*/*"}, nil},
-		{"bound, bearer", "https://h.test/", []string{"Authorization", "Bearer " + phAPI}, all(apiBound, keyForeign, mapsForeign)},
-		{"bound, scheme in lower case", "https://h.test/", []string{"Authorization", "bearer  " + phAPI}, all(apiBound, keyForeign, mapsForeign)},
-		{"bound, another scheme", "https://h.test/", []string{"Authorization", "token " + phAPI}, all(apiBound, keyForeign, mapsForeign)},
-		{"bound, basic password", "https://h.test/", []string{"Authorization", "Basic " + b64("git:"+phAPI)}, all(apiBound, keyForeign, mapsForeign)},
-		{"bound, basic user", "https://h.test/", []string{"Authorization", "Basic " + b64(phAPI+":")}, all(apiBound, keyForeign, mapsForeign)},
-		{"bound, header", "https://h.test/", []string{"X-Api-Key", phKey}, all(apiForeign, keyBound, mapsForeign)},
-		{"bound, two", "https://h.test/", []string{"X-Api-Key", phKey, "Authorization", "Bearer " + phAPI}, all(apiForeign, apiBound, keyForeign, keyBound, mapsForeign)},
+		{"bound, bearer", "https://h.test/", []string{"Authorization", "Bearer " + phAPI}, all(apiBound)},
+		{"bound, scheme in lower case", "https://h.test/", []string{"Authorization", "bearer  " + phAPI}, all(apiBound)},
+		{"bound, another scheme", "https://h.test/", []string{"Authorization", "token " + phAPI}, all(apiBound)},
+		{"bound, basic password", "https://h.test/", []string{"Authorization", "Basic " + b64("git:"+phAPI)}, all(apiBound)},
+		{"bound, basic user", "https://h.test/", []string{"Authorization", "Basic " + b64(phAPI+":")}, all(apiBound)},
+		{"bound, header", "https://h.test/", []string{"X-Api-Key", phKey}, all(keyBound)},
+		{"bound, two", "https://h.test/", []string{"X-Api-Key", phKey, "Authorization", "Bearer " + phAPI}, all(apiBound, keyBound)},
 		{"bound, parameter", "https://h.test/?a=1&key=" + phMaps, nil, all(mapsBound)},
 		{"empty field", "https://h.test/", []string{"Authorization", " "}, nil},
 		{"broken escapes", "https://h.test/?a=%zz%4", []string{"X-Data", `\u00\x\`}, nil},
@@ -180,6 +196,48 @@ func TestFindMeetsRules(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestTwoCredentialsOfOneHost: each goes where its own rule grants it, whichever
+// other grant has a place that takes keys; in the rule of the other it is a leak.
+func TestTwoCredentialsOfOneHost(t *testing.T) {
+	aws := control.Place{Type: "aws-sigv4", Header: "Authorization"}
+	places := []control.Place{
+		{Type: "bearer", Header: "Authorization"},
+		{Type: "header", Header: "X-Api-Key"},
+		{Type: "query", Header: "api_key"},
+		{Type: "bearer", Header: "Authorization", Own: "header:X-Api-Key"},
+		aws, aws,
+	}
+	var doc control.CellFile
+	doc.Cell, doc.Run = "cell1", "run1"
+	for i, place := range places {
+		doc.Grants = append(doc.Grants, control.Grant{
+			Credential: fmt.Sprint("m", i), Placeholder: fmt.Sprintf("ph%dffffffffffffffffffffffffff", i), Place: place,
+		})
+	}
+	c := broker.NewClient("/nowhere")
+	c.Attach(doc)
+	ph := func(i int) string { return doc.Grants[i].Placeholder }
+	scope := "%2F20260101%2Feu-west-1%2Fs3%2Faws4_request"
+	sent := []*http.Request{
+		request("GET", "https://h.test/m0/x", "Authorization", "Bearer "+ph(0)),
+		request("GET", "https://h.test/m1/x", "X-Api-Key", ph(1)),
+		request("GET", "https://h.test/m2/x?api_key="+ph(2)),
+		request("GET", "https://h.test/m3/x", "Authorization", "Bearer "+ph(3)),
+		request("GET", "https://h.test/m4/x", "Authorization", "AWS4-HMAC-SHA256 Credential="+ph(4)+"/20260101/eu-west-1/s3/aws4_request, SignedHeaders=host, Signature=ab"),
+		request("GET", "https://h.test/m5/x?X-Amz-Signature=ab&X-Amz-Credential="+ph(5)+scope),
+	}
+	for i, r := range sent {
+		want := []rules.Carry{{Credential: fmt.Sprint("m", i), State: rules.Bound}}
+		if d := cmp.Diff(want, c.Find("cell1", r)); d != "" {
+			t.Errorf("m%d (-want +got):\n%s", i, d)
+		}
+		r.Header.Add("X-Auth-Token", "ATTACKER")
+		if n := len(c.Find("cell1", r)); n != len(places)+1 {
+			t.Errorf("m%d beside a key of one's own: %d carries, want %d", i, n, len(places)+1)
+		}
 	}
 }
 

@@ -21,14 +21,18 @@ var keyFields = []string{
 	"X-Amz-Security-Token", "X-Amz-Access-Token",
 	"Ocp-Apim-Subscription-Key", "X-Functions-Key", "X-Ms-Authorization-Auxiliary",
 	"X-Shopify-Access-Token", "X-Figma-Token", "X-Vault-Token", "X-Rapidapi-Key", "Xi-Api-Key", "X-Subscription-Token",
+	"X-Algolia-Api-Key", "X-Session-Token", "X-User-Token", "X-Original-Authorization",
 	"Circle-Token", "X-Postmark-Server-Token", "X-Octopus-Apikey", "Dd-Api-Key", "Dd-Application-Key", "X-Honeycomb-Team",
 }
 
-// keyParams are query parameters of that kind. Short names that APIs also use
-// for other things (key, token, sig) are left out.
+// keyParams are query parameters of that kind, and those that say who signed a URL.
+// Short names that APIs also use for other things (key, token, sig, signature) are
+// left out.
 var keyParams = []string{
-	"api_key", "api-key", "apikey", "access_token", "auth_token", "private_token", "client_secret", "subscription-key",
+	"api_key", "api-key", "apikey", "api_token", "api-token", "apitoken", "access_token", "access-token", "accesstoken",
+	"auth_token", "auth-token", "authtoken", "oauth_token", "private_token", "client_secret", "subscription-key", "jwt",
 	"x-amz-signature", "x-amz-credential", "x-amz-security-token", "x-goog-signature", "x-goog-credential",
+	"awsaccesskeyid", "googleaccessid", "ossaccesskeyid", "key-pair-id",
 }
 
 // ownPlaces are further places in which the API of a credential takes keys, as its
@@ -73,7 +77,7 @@ func (o *ownPlaces) inField(key string, values []string) bool {
 // inParam reports whether a part of the query holds a caller's own key.
 func (o *ownPlaces) inParam(part string) bool {
 	_, value, _ := strings.Cut(part, "=")
-	return value != "" && slices.ContainsFunc(o.params, func(name string) bool { return target.ParamNamed(part, name) })
+	return value != "" && slices.ContainsFunc(o.params, func(name string) bool { return target.ParamLike(part, name) })
 }
 
 // canonicalKeyFields is keyFields for the usual case of a canonical name.
@@ -105,7 +109,7 @@ func isKeyParam(part string) bool {
 		return false
 	}
 	for _, p := range keyParams {
-		if target.ParamNamed(part, p) {
+		if target.ParamLike(part, p) {
 			return true
 		}
 	}

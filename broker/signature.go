@@ -52,32 +52,22 @@ func sharedKey(v, account string) bool {
 	return ok && err == nil && len(sum) == 32
 }
 
-// presigned judges a part of a query for grant i, of type aws-sigv4, and reports
-// whether its placeholder stands where it may. The signature itself counts for
-// nothing: it is made anew.
-func (l *look) presigned(i int, part string) bool {
-	switch {
-	case target.ParamNamed(part, "X-Amz-Credential"):
-		key, v, _ := strings.Cut(part, "=")
-		id, err := url.QueryUnescape(v)
-		if err != nil || l.seen[i]&seenPlace != 0 || key != "X-Amz-Credential" || !strings.HasPrefix(id, l.f.grants[i].Placeholder+"/") {
-			l.seen[i] |= seenForeign | seenPlace
-			return false
-		}
-		l.seen[i] |= seenBound | seenPlace
-		return true
-	case target.ParamNamed(part, "X-Amz-Signature"):
-	case isKeyParam(part):
-		l.seen[i] |= seenForeign
-	}
-	return false
+// credentialParam is where a presigned request of type aws-sigv4 says who signed.
+const credentialParam = "X-Amz-Credential"
+
+// isPresigned reports whether a parameter of a query says that the holder of a
+// grant's placeholder signed. The signature itself counts for nothing: it is made
+// anew.
+func isPresigned(g *control.Grant, key, v string) bool {
+	id, err := url.QueryUnescape(v)
+	return err == nil && key == credentialParam && strings.HasPrefix(id, g.Placeholder+"/")
 }
 
 // sigV4Params are the parameters that a request with a place of that type may
 // have changed: those of a presigned one.
 func sigV4Params(query string) []string {
 	for part := range strings.SplitSeq(query, "&") {
-		if target.ParamNamed(part, "X-Amz-Credential") {
+		if target.ParamNamed(part, credentialParam) {
 			return sign.SigV4Params()
 		}
 	}
