@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+
+	"sallyport/audit/checkpoint"
 )
 
 // Group commit: who comes while nobody writes becomes the leader and writes
@@ -224,6 +226,11 @@ func (l *Log) commit(batch []*entry) error {
 	if err == nil {
 		err = l.writeBatch(batch, broken)
 	}
+	if errors.Is(err, errUnsigned) { // only who leads writes, so it is so once
+		if _, err = l.mark(); err == nil {
+			err = l.writeBatch(batch, broken)
+		}
+	}
 	if err != nil {
 		l.failed(err, records)
 		return err
@@ -246,6 +253,9 @@ func (l *Log) writeBatch(batch []*entry, broken *fault) error {
 		return err
 	}
 	now = now.Round(0)
+	if l.overdue(now) {
+		return errUnsigned
+	}
 	l.buf, l.ends = l.buf[:0], l.ends[:0]
 	seq := uint64(l.tree.n)
 	if broken != nil {
@@ -277,6 +287,7 @@ func (l *Log) writeBatch(batch []*entry, broken *fault) error {
 	if l.began.IsZero() {
 		l.began = now
 	}
+	l.noteUnsigned(now)
 	start := 0
 	for _, end := range l.ends {
 		l.tree.add(l.leafHash(l.buf[start : end-1]))
@@ -284,6 +295,26 @@ func (l *Log) writeBatch(batch []*entry, broken *fault) error {
 	}
 	l.shrink()
 	return nil
+}
+
+// errUnsigned says that a checkpoint has to be signed first.
+var errUnsigned = errors.New("the records before it are not signed yet")
+
+// overdue reports whether a record of now would be too far from the oldest that
+// no checkpoint covers. Its user holds turn. The clock may have been set, so
+// both directions count.
+func (l *Log) overdue(now time.Time) bool {
+	since := l.unsigned.since
+	return !since.IsZero() && now.Sub(since).Abs() > checkpoint.SignWithin
+}
+
+func (l *Log) noteUnsigned(now time.Time) {
+	if l.unsigned.since.IsZero() {
+		l.unsigned.since = now
+	}
+	if l.unsigned.after.IsZero() {
+		l.unsigned.after = now
+	}
 }
 
 // checkEvery is how often a batch looks after its file. A look costs as much

@@ -120,6 +120,10 @@ type Log struct {
 	leaf    tlog.Hash // scratch
 	ids     *idSource
 
+	unsigned struct {
+		since time.Time // the first record that no checkpoint covers; zero for none
+		after time.Time // the first that the checkpoint being made will not cover; zero for none
+	}
 	checked time.Time // when the segment was last looked after
 	crowded bool      // the last batch was of many, or left some waiting; the leader's own
 

@@ -35,6 +35,15 @@ type marks struct {
 	anchored bool   // last is on the disk, and beside the key
 }
 
+// newest returns the last checkpoint, nil for none. Its user holds mu, or is
+// the only one.
+func (m *marks) newest() *checkpoint.Checkpoint {
+	if m.msg == nil {
+		return nil
+	}
+	return &m.last
+}
+
 func (m *marks) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -60,6 +69,7 @@ func (l *Log) markLocked() ([]byte, error) {
 	m := l.marks
 	l.turn.Lock()
 	head, seg, upto := l.tree.head(), l.seg, l.seg.off
+	l.unsigned.after = time.Time{}
 	m.unstored = append(m.unstored, l.tree.stored...)
 	l.tree.stored = l.tree.stored[:0]
 	l.turn.Unlock()
@@ -90,6 +100,9 @@ func (l *Log) markLocked() ([]byte, error) {
 		return nil, fmt.Errorf("keeping the checkpoint beside the key: %w", err)
 	}
 	m.anchored = true
+	l.turn.Lock()
+	l.unsigned.since = l.unsigned.after
+	l.turn.Unlock()
 	l.signed.Store(uint64(m.last.Tree.N))
 	l.freshMark()
 	return m.msg, nil

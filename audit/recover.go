@@ -51,6 +51,7 @@ type recovered struct {
 	torn    int64
 	tornSum string
 	anchor  string // what is wrong with the anchor
+	tail    checkpoint.Tail
 }
 
 // gap returns the record that says what happened, nil if nothing did.
@@ -120,6 +121,9 @@ func (l *Log) recover() (*recovered, error) {
 	}
 	if err := l.checkAnchor(anchor); err != nil {
 		return nil, err
+	}
+	if err := found.tail.End(anchor.Tree.N > 0 && anchor.Tree.N == l.marks.last.Tree.N); err != nil {
+		return nil, l.refuse(hintVerify, "%v", err)
 	}
 	return found, errors.Join(l.publish(), l.dir.Sync())
 }
@@ -275,7 +279,7 @@ func (l *Log) loadAnchor(found *recovered) (checkpoint.Checkpoint, error) {
 		found.anchor = fmt.Sprintf("not good: %v", err)
 		return checkpoint.Checkpoint{}, nil
 	}
-	if l.marks.msg == nil || anchor.Number > last.Number || anchor.Tree.N > last.Tree.N {
+	if anchor.After(l.marks.newest()) {
 		return anchor, l.refuse(hintVerify, "it was cut back or is an old copy: %d records were signed at %s, and its own last checkpoint covers %d",
 			anchor.Tree.N, anchor.Time.Format("2006-01-02 15:04:05"), last.Tree.N)
 	}
@@ -400,7 +404,7 @@ func (l *Log) replay(found *recovered) error {
 	}
 	r.tree.stored = nil
 	l.tree = r.tree
-	found.clean, found.torn = r.lastKind == LogClose, r.torn
+	found.clean, found.torn, found.tail = r.lastKind == LogClose, r.torn, r.tail
 	if r.torn > 0 {
 		found.tornSum = hex.EncodeToString(r.tornSum)
 	}
@@ -480,7 +484,8 @@ type replayer struct {
 	tree     tree
 	flush    func([]byte) error // takes stored hashes; nil keeps them
 	lastKind Kind
-	end      int64 // of the last whole line in the last segment
+	tail     checkpoint.Tail // records that are not signed
+	end      int64           // of the last whole line in the last segment
 	torn     int64
 	tornSum  []byte
 }
@@ -547,6 +552,18 @@ func (r *replayer) segment(first uint64, last bool) error {
 	}
 }
 
+// unsigned takes a line if no checkpoint covers it.
+func (r *replayer) unsigned(line []byte) error {
+	signed := r.log.marks.last.Tree.N
+	switch n := r.tree.n; {
+	case n < signed:
+		return nil
+	case n == signed || n == r.log.retained.First:
+		r.tail = checkpoint.Tail{First: n, Signed: r.log.marks.msg != nil, Closed: r.lastKind == LogClose}
+	}
+	return r.tail.Add(line)
+}
+
 // line adds one whole line. What was signed is checked by the root; what was
 // not must at least be a record.
 func (r *replayer) line(line []byte) error {
@@ -558,6 +575,9 @@ func (r *replayer) line(line []byte) error {
 		var rec struct{ Kind Kind }
 		if err := json.Unmarshal(line, &rec); err != nil {
 			return fmt.Errorf("this is not a record: %w", err)
+		}
+		if err := r.unsigned(line); err != nil {
+			return err
 		}
 		r.lastKind = rec.Kind
 	}

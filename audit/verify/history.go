@@ -14,13 +14,14 @@ import (
 type history struct {
 	f     *os.File
 	in    *bufio.Reader
+	size  int64 // that was read
 	line  int64
 	began int64 // line at which the last note begins
 	torn  int64 // bytes after the last whole note
 }
 
 func newHistory(f *os.File, size int64) *history {
-	return &history{f: f, in: bufio.NewReaderSize(io.NewSectionReader(f, 0, size), 16<<10)}
+	return &history{f: f, size: size, in: bufio.NewReaderSize(io.NewSectionReader(f, 0, size), 16<<10)}
 }
 
 // read returns the next note, nil at the end. A note has two empty lines: one

@@ -85,8 +85,10 @@ func (c *checker) record(line []byte) error {
 	case seq != c.edge.n:
 		return c.problem(OutOfPlace, "this is record %d", seq)
 	}
-	if covered := c.next != nil; !covered && !json.Valid(line) {
-		return c.problem(Malformed, "the line is not JSON")
+	if c.next == nil {
+		if err := c.beyond(line); err != nil {
+			return err
+		}
 	}
 	// The kind follows the id, which is a ULID in the log's own records.
 	if bytes.Contains(line[:min(len(line), 256)], []byte(`"kind":"log.`)) {
@@ -110,6 +112,18 @@ func (c *checker) record(line []byte) error {
 	return c.meet()
 }
 
+// beyond takes a record that no checkpoint covers.
+func (c *checker) beyond(line []byte) error {
+	if !c.beyondLast {
+		c.beyondLast = true
+		c.tail = checkpoint.Tail{First: c.edge.n, Signed: c.last != nil, Closed: c.lastClose >= 0 && c.lastClose == c.edge.n-1}
+	}
+	if err := c.tail.Add(line); err != nil {
+		return c.problem(Malformed, "%v", err)
+	}
+	return nil
+}
+
 // opened checks that a log.open names the key.
 func (c *checker) opened(line []byte) error {
 	var r struct {
@@ -121,6 +135,9 @@ func (c *checker) opened(line []byte) error {
 	}
 	if r.Kind == "log.open" && r.Data.Verifier != c.keyText {
 		return c.problem(WrongKey, "the log was opened with the key %q", r.Data.Verifier)
+	}
+	if r.Kind == "log.close" {
+		c.lastClose = c.edge.n
 	}
 	return nil
 }
@@ -175,7 +192,7 @@ func (c *checker) advance() error {
 		p.Text = fmt.Sprintf("it covers %d records, no more than the one before", cp.Tree.N)
 	default:
 		c.Checkpoints++
-		c.next = &cp
+		c.next, c.last = &cp, &cp
 		return nil
 	}
 	return c.earlier(p)

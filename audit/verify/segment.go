@@ -48,6 +48,9 @@ func (c *checker) packedPath(first int64) string {
 // lines opens a segment. One that is packed while it is looked for is found all
 // the same.
 func (c *checker) lines(first int64) (*lines, error) {
+	if c.live != nil && first == c.lastStart() {
+		return &lines{Reader: io.NewSectionReader(c.live, 0, c.liveSize), first: first}, nil
+	}
 	if c.plain[first] {
 		f, _, err := openRegular(filepath.Join(c.dir, segment.Name(first)))
 		if err == nil {

@@ -175,25 +175,38 @@ func Verify(dir, key string, opts Options) (Report, error) {
 	if err != nil {
 		return Report{}, fmt.Errorf("reading the verifier key: %w", err)
 	}
-	c := &checker{
-		dir: dir, key: verifier, keyText: strings.TrimSpace(key), in: bufio.NewReaderSize(nil, 2*maxLine),
-		sums: map[int64]string{}, told: map[int64]string{},
-	}
+	var anchors []checkpoint.Checkpoint
 	for i, msg := range opts.Anchors {
 		cp, err := checkpoint.Open(msg, verifier)
 		if err != nil {
 			return Report{}, fmt.Errorf("reading anchor %d: %w", i+1, err)
 		}
-		c.anchors = append(c.anchors, cp)
+		anchors = append(anchors, cp)
 	}
-	slices.SortStableFunc(c.anchors, func(a, b checkpoint.Checkpoint) int {
+	slices.SortStableFunc(anchors, func(a, b checkpoint.Checkpoint) int {
 		return int(a.Tree.N - b.Tree.N)
 	})
-	c.Report.Anchors = len(c.anchors)
-	defer c.close()
-	err = c.run()
-	return c.Report, err
+	for try := 1; ; try++ {
+		c := &checker{
+			dir: dir, key: verifier, keyText: strings.TrimSpace(key), in: bufio.NewReaderSize(nil, 2*maxLine),
+			anchors: slices.Clone(anchors), sums: map[int64]string{}, told: map[int64]string{},
+		}
+		if len(anchors) > 0 {
+			c.newest = &anchors[len(anchors)-1]
+		}
+		c.Report.Anchors = len(c.anchors)
+		err = c.run()
+		again := c.uncovered && c.signedSince() && try < maxTries
+		c.close()
+		if !again {
+			return c.Report, err
+		}
+	}
 }
+
+// maxTries bounds how often a live log is read because what it is said not to
+// cover was signed meanwhile.
+const maxTries = 5
 
 // checker is one pass over a log. What is read first was written last, so that
 // a log which grows meanwhile is never found to be behind itself: checkpoints,
@@ -205,18 +218,28 @@ type checker struct {
 	keyText string
 	anchors []checkpoint.Checkpoint // that are still to be met
 
+	newest *checkpoint.Checkpoint // of all anchors; nil for none
+
 	history *history
 	next    *checkpoint.Checkpoint // the next of history, nil at its end
-	stored  *stored                // nil if there is none
-	edge    edge
-	in      *bufio.Reader // of segments
-	signed  edge          // at the last good checkpoint
-	kept    checkpoint.Retention
-	starts  []int64
-	packed  map[int64]bool   // segments of which there is a packed file
-	plain   map[int64]bool   // segments of which there is a plain file
-	sums    map[int64]string // SHA-256 of packed files, as they are
-	told    map[int64]string // as records say
+	last    *checkpoint.Checkpoint // that was read of it; nil for none
+
+	tail       checkpoint.Tail // records beyond last
+	beyondLast bool            // there are any
+	lastClose  int64           // the last log.close, -1 for none
+	uncovered  bool            // the problem is about tail
+	live       *os.File        // the last segment, as long as it was when it was listed; nil if it was not found
+	liveSize   int64
+	stored     *stored // nil if there is none
+	edge       edge
+	in         *bufio.Reader // of segments
+	signed     edge          // at the last good checkpoint
+	kept       checkpoint.Retention
+	starts     []int64
+	packed     map[int64]bool   // segments of which there is a packed file
+	plain      map[int64]bool   // segments of which there is a plain file
+	sums       map[int64]string // SHA-256 of packed files, as they are
+	told       map[int64]string // as records say
 
 	file string // being read
 	line int64
@@ -229,12 +252,22 @@ func (c *checker) close() {
 	if c.stored != nil {
 		c.stored.f.Close()
 	}
+	if c.live != nil {
+		c.live.Close()
+	}
+}
+
+// signedSince reports whether there are more checkpoints than were read.
+func (c *checker) signedSince() bool {
+	st, err := c.history.f.Stat()
+	return err == nil && st.Size() > c.history.size
 }
 
 func (c *checker) run() error {
 	if err := c.open(); err != nil {
 		return err
 	}
+	c.lastClose = -1
 	if err := c.advance(); err != nil {
 		return err
 	}
@@ -291,6 +324,9 @@ func (c *checker) finish() error {
 			fmt.Sprintf("the note of what was removed was signed when there was a record %d", c.kept.Record),
 		}
 	}
+	if err := c.coverage(); err != nil {
+		return err
+	}
 	if err := c.packs(); err != nil {
 		return err
 	}
@@ -300,6 +336,28 @@ func (c *checker) finish() error {
 		return nil
 	}
 	return c.stored.verdict(n, c.signed.n)
+}
+
+// coverage checks that what no checkpoint covers is what a log may end with,
+// and that no anchor knows of a later checkpoint.
+func (c *checker) coverage() error {
+	n := c.edge.n
+	if a := c.newest; a != nil && a.After(c.last) {
+		had := "has none"
+		if c.last != nil {
+			had = fmt.Sprintf("ends with checkpoint %d over %d records", c.last.Number, c.last.Tree.N)
+		}
+		return &Problem{
+			BadHistory, "checkpoints", 0, -1, -1,
+			fmt.Sprintf("the checkpoints were cut: an anchor is checkpoint %d over %d records, and the log %s", a.Number, a.Tree.N, had),
+		}
+	}
+	anchored := c.newest != nil && c.last != nil && c.newest.Tree.N == c.last.Tree.N
+	if err := c.tail.End(anchored); err != nil {
+		c.uncovered = true
+		return &Problem{BadHistory, "checkpoints", 0, c.tail.First, n - 1, err.Error()}
+	}
+	return nil
 }
 
 func (c *checker) lastStart() int64 {
@@ -373,6 +431,24 @@ func (c *checker) list() error {
 	}
 	c.starts = c.starts[n:]
 	c.Segments = len(c.starts)
+	return c.openLive()
+}
+
+// openLive opens the last segment, to be read no further than it goes now: what
+// is written while the rest is read is newer than the checkpoints that were
+// read, and no checkpoint would cover it.
+func (c *checker) openLive() error {
+	if len(c.starts) == 0 || !c.plain[c.starts[len(c.starts)-1]] {
+		return nil
+	}
+	f, size, err := openRegular(filepath.Join(c.dir, segment.Name(c.starts[len(c.starts)-1])))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // packed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	c.live, c.liveSize = f, size
 	return nil
 }
 
