@@ -81,7 +81,7 @@ func (p *Policy) decide(req *Request) Decision {
 
 // wellFormed reports whether a request has all that its question needs.
 func wellFormed(r *Request) bool {
-	if r.Endpoint.Host.IsZero() || r.Endpoint.Port == 0 && r.Question != Resolve && !r.ofAnswer() {
+	if r.Endpoint.Host.IsZero() || r.Endpoint.Port == 0 && !r.portless() {
 		return false
 	}
 	switch r.Question {
@@ -108,6 +108,9 @@ func wellFormed(r *Request) bool {
 func (r *Request) ofAnswer() bool {
 	return r.Question == Reach && r.Endpoint.Port == 0 && r.Type > typeA
 }
+
+// portless reports a question that is about no port.
+func (r *Request) portless() bool { return r.Question == Resolve || r.ofAnswer() }
 
 func (p *Policy) refuse(reason Reason) Decision {
 	return Decision{Reason: reason, Scope: scopePolicy, Policy: p.digest}

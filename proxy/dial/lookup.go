@@ -112,7 +112,7 @@ func (r *resolver) find(ctx context.Context, ask rules.Lookup) (family, error) {
 func (f *family) remade(ask rules.Lookup) (list []dns.RR, err error) {
 	h := dns.RR_Header{
 		Name: dns.Fqdn(ask.Name.String()), Rrtype: ask.Type, Class: dns.ClassINET,
-		Ttl: uint32(clamp(f.ttl, maxTTL) / time.Second), //nolint:gosec // G115: minutes
+		Ttl: uint32(clamp(f.ttl, maxTTL) / time.Second),
 	}
 	for _, a := range f.addrs {
 		list = append(list, address(h, a))
