@@ -144,7 +144,7 @@ func (s *suggestion) add(rec *audit.Record, req rules.Request) {
 	if rec.WouldDeny != "" {
 		reason = rec.WouldDeny
 	}
-	key := fmt.Sprintf("%s %s %s", asked(rec), reason, rec.Rule)
+	key := fmt.Sprintf("%s %s %s %s", asked(rec), reason, rec.Rule, rec.Scope)
 	if i, ok := s.at[key]; ok {
 		s.seen[i].Count++
 		return
@@ -162,6 +162,7 @@ func (s *suggestion) add(rec *audit.Record, req rules.Request) {
 // suggest makes rules of what was seen, and the file that they stand in.
 func (s *suggestion) suggest() error {
 	var taken []string
+	s.heedFloor()
 	if s.policy != nil {
 		s.judgeNow()
 		for _, r := range s.policy.Policy.Rules() {
@@ -190,6 +191,25 @@ func (s *suggestion) suggest() error {
 	return nil
 }
 
+func byFloor(seen *suggest.Seen) bool { return seen.Scope == rules.FloorScope.String() }
+
+// heedFloor has what a floor refused once count as refused by it, whatever else
+// refused it at other times.
+func (s *suggestion) heedFloor() {
+	by := map[string]*suggest.Seen{}
+	for i := range s.seen {
+		if byFloor(&s.seen[i]) {
+			by[questionText(&s.seen[i].Request)] = &s.seen[i]
+		}
+	}
+	for i := range s.seen {
+		seen := &s.seen[i]
+		if floor := by[questionText(&seen.Request)]; floor != nil {
+			seen.Reason, seen.Rule, seen.Where, seen.Scope = floor.Reason, floor.Rule, floor.Where, floor.Scope
+		}
+	}
+}
+
 // judgeNow asks the policy that the rules are to go into about what was seen.
 func (s *suggestion) judgeNow() {
 	kept := s.seen[:0]
@@ -199,6 +219,8 @@ func (s *suggestion) judgeNow() {
 		req.Now = now
 		p := s.policy.Policy.Enforced()
 		switch d := decideAgain(p, req); {
+		case byFloor(&seen):
+			kept = append(kept, seen) // whether or not the policy of -p is read under that floor here
 		case d.Verdict != rules.Deny && seen.Reason == rules.PrivateIP:
 			kept = append(kept, seen) // the policy admitted the name before, too
 		case d.Verdict != rules.Deny:
