@@ -35,7 +35,7 @@ type Index struct {
 const (
 	magic       = "SQLite format 3\x00"
 	application = 0x53504158 // in the file's header: SPAX
-	version     = 2          // of the tables; another one is made anew
+	version     = 3          // of the tables; another one is made anew
 )
 
 // ErrForeign is wrapped by Open's error when the file is no index.
@@ -178,16 +178,15 @@ var schema = strings.NewReplacer(
 	"$shared", those(true, declared), "$own", those(false, declared), "$columns", names(""),
 ).Replace(`
 PRAGMA application_id = 1397768536;
-PRAGMA user_version = 2;
+PRAGMA user_version = 3;
 CREATE TABLE log_dir (dir TEXT NOT NULL);
 CREATE TABLE segments (
 	first INTEGER PRIMARY KEY, -- number of the first record
 	bytes INTEGER NOT NULL,    -- that were read so far
 	lines INTEGER NOT NULL,
 	bad   INTEGER NOT NULL,    -- lines that are no record
-	head  BLOB NOT NULL,       -- SHA-256 of the first line, and of the last
-	tail  BLOB NOT NULL,
-	size  INTEGER NOT NULL     -- of the last line
+	hash  BLOB NOT NULL,       -- of them: a state of SHA-256
+	file  TEXT NOT NULL        -- name, device and inode, size and times before they were read
 );
 CREATE TABLE shapes (
 	shape INTEGER PRIMARY KEY,

@@ -1,6 +1,7 @@
 package index_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"os/exec"
@@ -72,6 +73,61 @@ func count(t *testing.T, x *index.Index, question string) (n int) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// TestChangedSegmentsAreReadAgain: whatever was put in a segment's place, of the
+// same size and anywhere in it, is in the index, and is not there any more when
+// the log's own is back.
+func TestChangedSegmentsAreReadAgain(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 60)
+	x, _ := f.open(t)
+	segs, err := query.Segments(f.dir)
+	if err != nil || len(segs) < 4 {
+		t.Fatalf("%d segments, %v", len(segs), err)
+	}
+	replace := func(path string, data []byte) { // by a new file with the old one's time
+		st, err := os.Stat(path)
+		if err == nil {
+			err = errors.Join(os.WriteFile(path+".new", data, 0o640), os.Chtimes(path+".new", st.ModTime(), st.ModTime()), os.Rename(path+".new", path))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(path string, data []byte) { // in its place
+		if err := os.WriteFile(path, data, 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update := func(want bool) {
+		t.Helper()
+		res, err := x.Update(t.Context(), nil)
+		if err != nil || res.Anew != want {
+			t.Errorf("Update = %+v, %v, want anew %v", res, err, want)
+		}
+		f.whole(t, x)
+	}
+	for _, s := range segs[1:3] {
+		for _, put := range []func(string, []byte){replace, write} {
+			good, err := os.ReadFile(s.Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			middle := bytes.LastIndex(good[:2*len(good)/3], []byte(`"method":"GET"`))
+			forged := slices.Concat(good[:middle], []byte(`"method":"PUT"`), good[middle+14:])
+			put(s.Path, forged)
+			update(true)
+			if n := count(t, x, "SELECT count(*) FROM records WHERE method = 'PUT'"); n != 1 {
+				t.Errorf("%d forged records, want the one that is in the log", n)
+			}
+			put(s.Path, good)
+			update(true)
+			replace(s.Path, good) // another file, the same lines
+			update(false)
+			update(false)
+		}
+	}
 }
 
 func TestIndexOfAnotherVersionIsMadeAnew(t *testing.T) {

@@ -5,10 +5,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
+	"path/filepath"
+	"syscall"
 
 	"sallyport/audit"
 	"sallyport/audit/query"
@@ -17,12 +21,12 @@ import (
 // state is what was read of a segment.
 type state struct {
 	first, bytes, lines, bad int64
-	head, tail               []byte
-	size                     int64
+	hash                     []byte // of all that was read, as a state of SHA-256 to go on from
+	file                     string // which file it was, and how it stood before it was read
 }
 
 func (x *Index) states(ctx context.Context) ([]state, error) {
-	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, head, tail, size FROM segments ORDER BY first")
+	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, hash, file FROM segments ORDER BY first")
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +34,7 @@ func (x *Index) states(ctx context.Context) ([]state, error) {
 	var out []state
 	for rows.Next() {
 		var s state
-		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.head, &s.tail, &s.size); err != nil {
+		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.hash, &s.file); err != nil {
 			return nil, err
 		}
 		out = append(out, s)
@@ -39,8 +43,9 @@ func (x *Index) states(ctx context.Context) ([]state, error) {
 }
 
 // continues reports whether the segments are those that were read, or go on
-// from them.
-func continues(segs []query.Segment, known []state) (bool, error) {
+// from them. Of a file that is another than it was, or that changed, it reads
+// again as much as was read before.
+func (x *Index) continues(ctx context.Context, segs []query.Segment, known []state) (bool, error) {
 	if len(segs) < len(known) {
 		return false, nil
 	}
@@ -48,37 +53,68 @@ func continues(segs []query.Segment, known []state) (bool, error) {
 		if segs[i].First != k.first {
 			return false, nil
 		}
-		if len(k.head) == 0 {
-			continue // nothing of it was read
+		file := identity(segs[i])
+		if file != "" && file == k.file {
+			continue
 		}
-		if same, err := sameLine(segs[i], 0, k.head); err != nil || !same {
+		if same, err := sameLines(segs[i], k); err != nil || !same {
 			return false, err
 		}
-		if last := i == len(known)-1; last {
-			if same, err := sameLine(segs[i], k.bytes-k.size, k.tail); err != nil || !same {
-				return false, err
-			}
+		known[i].file = file
+		if _, err := x.db.ExecContext(ctx, "UPDATE segments SET file = ? WHERE first = ? AND bytes = ?", file, k.first, k.bytes); err != nil {
+			return false, fmt.Errorf("bringing the index up to date: %w", err)
 		}
 	}
 	return true, nil
 }
 
-// sameLine reports whether the line at an offset has a hash.
-func sameLine(s query.Segment, at int64, sum []byte) (bool, error) {
-	f, err := openAt(s, at)
-	if errors.Is(err, io.EOF) {
-		return false, nil
+// identity says which file a segment is and how it stands: whoever writes to
+// it, or puts another in its place, changes that. It is empty if the file has
+// gone meanwhile.
+func identity(s query.Segment) string {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(s.Path, &st); err != nil {
+		return ""
 	}
+	return fmt.Sprintf("%s %d:%d %d %d %d", filepath.Base(s.Path), st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
+}
+
+// sameLines reports whether a segment begins with what was read of it.
+func sameLines(s query.Segment, k state) (bool, error) {
+	f, err := openAt(s, 0)
 	if err != nil {
 		return false, err
 	}
 	defer f.Close()
-	line, err := bufio.NewReader(io.LimitReader(f, 2*audit.MaxLine)).ReadBytes('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
+	h := sha256.New()
+	if n, err := io.Copy(h, io.LimitReader(f, k.bytes)); err != nil {
 		return false, fmt.Errorf("reading %s: %w", s.Path, err)
+	} else if n != k.bytes {
+		return false, nil
 	}
-	have := sha256.Sum256(line)
-	return bytes.Equal(have[:], sum), nil
+	was, err := resume(k.hash)
+	return err == nil && bytes.Equal(h.Sum(nil), was.Sum(nil)), err
+}
+
+// resume returns a hash that goes on from a state.
+func resume(state []byte) (hash.Hash, error) {
+	h := sha256.New()
+	if len(state) == 0 {
+		return h, nil
+	}
+	u, ok := h.(encoding.BinaryUnmarshaler)
+	if !ok {
+		panic("index: SHA-256 cannot go on")
+	}
+	return h, u.UnmarshalBinary(state)
+}
+
+func stateOf(h hash.Hash) ([]byte, error) {
+	m, ok := h.(encoding.BinaryMarshaler)
+	if !ok {
+		panic("index: SHA-256 cannot be kept")
+	}
+	return m.MarshalBinary()
 }
 
 // openAt opens the lines of a segment at an offset.
@@ -155,14 +191,18 @@ func (r *reader) all(ctx context.Context, segs []query.Segment, known []state) e
 }
 
 func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
+	st.file = identity(s) // before it is read: what is changed meanwhile is seen the next time
 	f, err := openAt(s, st.bytes)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	h, err := resume(st.hash)
+	if err != nil {
+		return err
+	}
 	in := bufio.NewReaderSize(f, 2*audit.MaxLine)
 	recs, held := r.records(), 0
-	var last []byte
 	for {
 		line, err := in.ReadSlice('\n')
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) && !errors.Is(err, io.EOF) {
@@ -171,8 +211,9 @@ func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
 		// A line that is not finished is left for the next time.
 		end := errors.Is(err, io.EOF)
 		if held > 0 && (end || held == batchSize) {
-			sum := sha256.Sum256(last)
-			st.tail, st.size = sum[:], int64(len(last))
+			if st.hash, err = stateOf(h); err != nil {
+				return err
+			}
 			if err := r.send(ctx, part{recs, st, r.progress(s, st, end)}); err != nil {
 				return err
 			}
@@ -182,17 +223,13 @@ func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
 			return nil
 		}
 		recs = take(recs, line, &st)
-		last = append(last[:0], line...)
+		h.Write(line)
 		held++
 	}
 }
 
 // take adds one line, or a piece of one that is too long to be a record.
 func take(recs []audit.Record, line []byte, st *state) []audit.Record {
-	if st.bytes == 0 {
-		sum := sha256.Sum256(line)
-		st.head = sum[:]
-	}
 	st.bytes += int64(len(line))
 	st.lines++
 	recs = append(recs, audit.Record{})

@@ -60,7 +60,7 @@ func (x *Index) update(ctx context.Context, progress func(Progress)) (Result, er
 	case err != nil:
 		return out, fmt.Errorf("reading the index: %w", err)
 	default:
-		same, err := continues(segs, known)
+		same, err := x.continues(ctx, segs, known)
 		if err != nil {
 			return out, err
 		}
