@@ -171,3 +171,17 @@ func TestOldRecordsAreSignedFirst(t *testing.T) {
 		}
 	}
 }
+
+// TestNothingIsLeftOfAnAnchoredLog: a log of which nothing is left was rolled
+// back.
+func TestNothingIsLeftOfAnAnchoredLog(t *testing.T) {
+	f := newFixture(t, 20)
+	empty := f.with(t, func(files map[string][]byte) { clear(files) })
+	for _, dir := range []string{empty, filepath.Join(empty, "none")} {
+		_, err := verify.Verify(dir, f.key, verify.Options{Anchors: [][]byte{f.anchor}})
+		var p *verify.Problem
+		if !errors.As(err, &p) || p.Fault != verify.RolledBack || !strings.Contains(p.Text, "rollback") {
+			t.Errorf("Verify(%s) = %v, want a rollback", dir, err)
+		}
+	}
+}

@@ -259,7 +259,7 @@ func (c *checker) close() {
 
 // signedSince reports whether there are more checkpoints than were read.
 func (c *checker) signedSince() bool {
-	st, err := c.history.f.Stat()
+	st, err := c.history.f.Stat() // it was read, since records were
 	return err == nil && st.Size() > c.history.size
 }
 
@@ -372,6 +372,9 @@ func (c *checker) open() error {
 	f, size, err := openRegular(filepath.Join(c.dir, "checkpoints"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if c.newest != nil {
+			return c.gone()
+		}
 		if _, err := os.Stat(c.dir); err != nil {
 			return fmt.Errorf("reading the log: %w", err)
 		}
@@ -400,6 +403,17 @@ func (c *checker) open() error {
 		return &Problem{WrongKey, "log.pub", 0, -1, -1, "this is not the key that the log is checked with"}
 	}
 	return c.list()
+}
+
+// gone tells of a log of which an anchor knows and that has no checkpoints, or
+// is not there at all.
+func (c *checker) gone() error {
+	a := c.newest
+	return &Problem{
+		RolledBack, "checkpoints", 0, 0, a.Tree.N - 1,
+		fmt.Sprintf("an anchor was signed over %d records at %s, and the log is gone, or its checkpoints are: this is a rollback to nothing",
+			a.Tree.N, a.Time.Format(time.RFC3339)),
+	}
 }
 
 func (c *checker) list() error {

@@ -15,6 +15,7 @@ import (
 
 	"sallyport/audit"
 	"sallyport/audit/query"
+	"sallyport/audit/segment"
 )
 
 func newAudit() *cobra.Command {
@@ -41,7 +42,17 @@ name a copy with --dir and the public key with --key.`,
 	return c
 }
 
-// auditDirOf returns the directory of the log that a command is about.
+// isSegment reports whether a file is a segment, packed or not.
+func isSegment(name string) bool {
+	_, _, ok := segment.Parse(name)
+	return ok
+}
+
+// errNoLog is wrapped when a directory is not there, or holds no segment.
+var errNoLog = errors.New("no log")
+
+// auditDirOf returns the directory of the log that a command is about, also
+// with errNoLog.
 func auditDirOf(c *cobra.Command) (string, instance, error) {
 	inst, err := instanceOf(c)
 	if err != nil {
@@ -55,14 +66,14 @@ func auditDirOf(c *cobra.Command) (string, instance, error) {
 		dir = inst.auditDir()
 	}
 	entries, err := os.ReadDir(dir)
-	if err == nil && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".jsonl") }) {
+	if err == nil && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return isSegment(e.Name()) }) {
 		err = fmt.Errorf("there are no segments in %s", dir)
 	}
 	if err != nil {
 		if errors.Is(err, fs.ErrPermission) {
 			return "", inst, hint(err, "the log is for root and the group %s: sudo %s", auditGroup, commandLine())
 		}
-		return "", inst, hint(fmt.Errorf("no log: %w", err), "sallyport audit --dir DIR, or start one: sallyport up")
+		return dir, inst, hint(fmt.Errorf("%w: %w", errNoLog, err), "sallyport audit --dir DIR, or start one: sallyport up")
 	}
 	return dir, inst, nil
 }

@@ -187,13 +187,13 @@ func verifyProof(c *cobra.Command, file, keyFile string) error {
 }
 
 func verifyLog(c *cobra.Command, keyFile string, anchorFiles []string) error {
-	dir, _, err := auditDirOf(c)
-	if err != nil {
-		return err
+	dir, _, none := auditDirOf(c)
+	if none != nil && !errors.Is(none, errNoLog) {
+		return none
 	}
 	key, asJSON, err := checking(c, keyFile)
 	if err != nil {
-		return err
+		return errors.Join(none, err)
 	}
 	beside, err := besideKey(c, keyFile)
 	if err != nil {
@@ -202,6 +202,9 @@ func verifyLog(c *cobra.Command, keyFile string, anchorFiles []string) error {
 	anchors, err := readAnchors(append(beside, anchorFiles...), key)
 	if err != nil {
 		return err
+	}
+	if none != nil && len(anchors.Anchors) == 0 { // an anchor knows that there was one
+		return none
 	}
 	r, err := verify.Verify(dir, key, anchors)
 	return reportVerify(c, r, err, asJSON)
