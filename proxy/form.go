@@ -48,6 +48,9 @@ func readForm(r *http.Request, secure bool) (f form, err error) {
 	if r.Method == http.MethodConnect {
 		return f, malformed("CONNECT inside a stream")
 	}
+	if otherScheme(r) {
+		return f, malformed("the :scheme of the request is not %s", schemeOf(secure))
+	}
 	if !strings.HasPrefix(raw, "/") {
 		if authority, raw, err = cutAbsolute(raw, secure); err != nil {
 			return f, err

@@ -3,6 +3,8 @@ package proxy
 import (
 	"net/http"
 	"strings"
+
+	"sallyport/rules"
 )
 
 // The headers that only we set. They are taken out of what upstream answers
@@ -20,9 +22,8 @@ func ours(name string) bool {
 }
 
 // cleanRequest removes what is between the sandbox and us (RFC 9110 section
-// 7.6.1), what only we may set, and what would have another request made of
-// this one than the one that is judged (HT-16). It leaves Connection and
-// Upgrade, which tell a WebSocket, to [forwardable].
+// 7.6.1), and what only we may set. It leaves Connection and Upgrade, which tell a
+// WebSocket, to [forwardable], and what may hold a key to be judged first.
 func cleanRequest(h http.Header) {
 	for _, v := range h["Connection"] {
 		for name := range strings.SplitSeq(v, ",") {
@@ -33,14 +34,7 @@ func cleanRequest(h http.Header) {
 	}
 	for name := range h {
 		switch {
-		case ours(name):
-			delete(h, name)
-		case strings.HasPrefix(name, "X-"):
-			switch name {
-			case "X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url":
-				delete(h, name)
-			}
-		case name == "Http2-Settings", name == "Keep-Alive", name == "Host":
+		case ours(name), name == "Http2-Settings", name == "Keep-Alive", name == "Host":
 			delete(h, name)
 		}
 	}
@@ -62,7 +56,8 @@ func hopByHop(h http.Header) {
 }
 
 // forwardable makes the header of a request fit to be sent: what is between
-// neighbours is removed or our own, and nobody is told who asked.
+// neighbours is removed or our own, nobody is told who asked, and nothing says
+// that the request is another than the one that was judged.
 func forwardable(h http.Header, websocket bool) {
 	trailers := hasToken(h["Te"], "trailers")
 	hopByHop(h)
@@ -72,8 +67,10 @@ func forwardable(h http.Header, websocket bool) {
 	if websocket {
 		h["Connection"], h["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
 	}
-	for _, name := range [...]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
-		delete(h, name)
+	for name := range h {
+		if rules.Restates(name) {
+			delete(h, name)
+		}
 	}
 	if _, ok := h["User-Agent"]; !ok {
 		h["User-Agent"] = []string{""} // or net/http would say its own
@@ -107,7 +104,7 @@ func trailerAllowed(name string) bool {
 	case "Host", "Authorization", "Cookie", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Te", "Upgrade":
 		return false
 	default:
-		return !ours(name)
+		return !ours(name) && !rules.Restates(name)
 	}
 }
 

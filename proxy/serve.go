@@ -155,7 +155,7 @@ func (r *run) newServed(base context.Context, ln net.Listener, h http.Handler) s
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true) // for a door; no other stream comes here in the clear (HW-01)
-	return served{feed: newFeed(ln.Addr()), Server: &http.Server{
+	s := &http.Server{
 		Protocols:         protocols,
 		Handler:           h,
 		ReadHeaderTimeout: t.Header,
@@ -171,7 +171,9 @@ func (r *run) newServed(base context.Context, ln net.Listener, h http.Handler) s
 		ErrorLog:  slog.NewLogLogger(r.cfg.Log.Handler(), slog.LevelDebug),
 		// OPTIONS * is for us to refuse and to record.
 		DisableGeneralOptionsHandler: true,
-	}}
+	}
+	tellScheme(s, ln.Addr())
+	return served{feed: newFeed(ln.Addr()), Server: s}
 }
 
 // guard keeps a panic in one stream from the others (DS-12).

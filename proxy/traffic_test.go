@@ -459,7 +459,8 @@ func TestH2Authority(t *testing.T) {
 		{"two hosts", []hpack.HeaderField{field("host", "ok.test"), field("host", "evil.test")}, "421", "authority_mismatch"},
 		{"userinfo", []hpack.HeaderField{field(":authority", "ok.test@evil.test")}, "", ""},
 		{"none", nil, "400", "bad_request"},
-		{"scheme", []hpack.HeaderField{field(":scheme", "http"), field(":authority", "ok.test:443")}, "200", "allowed"}, // it is sent as https all the same
+		{"scheme", []hpack.HeaderField{field(":scheme", "http"), field(":authority", "ok.test:443")}, "400", "bad_request"},
+		{"twin, scheme", []hpack.HeaderField{field(":scheme", "https"), field(":authority", "ok.test:443")}, "200", "allowed"},
 		{"the same twice", []hpack.HeaderField{field(":authority", "ok.test"), field("host", "OK.test")}, "200", "allowed"},
 		{"host alone", []hpack.HeaderField{field("host", "ok.test")}, "200", "allowed"},
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -327,6 +328,13 @@ func TestPipelined(t *testing.T) {
 	}
 }
 
+// restating are headers that would have an origin do another request than the one
+// that was judged.
+var restating = []string{
+	"X-Forwarded-Prefix", "X-Forwarded-Uri", "X-Forwarded-User", "X_forwarded_host", "X-Forwarded", "X-Original-Host", "X-Host",
+	"X-Http-Host-Override", "X-Real-Ip", "X-Remote-User", "Remote-User", "X-Original-Url", "X-Rewrite-Url", "X-Method-Override",
+}
+
 // TestHeaders is HT-09 to HT-12, HT-16 and HW-13: what passes which way.
 func TestHeaders(t *testing.T) {
 	for _, w := range ways() {
@@ -361,6 +369,9 @@ func TestHeaders(t *testing.T) {
 			} {
 				req.Header.Set(k, v)
 			}
+			for _, name := range restating {
+				req.Header[name] = []string{"x"}
+			}
 			if !w.h2 {
 				req.Header.Set("Connection", "close, Authorization, X-Named")
 				req.Header.Set("X-Named", "1")
@@ -382,6 +393,11 @@ func TestHeaders(t *testing.T) {
 			} {
 				if v, ok := h[name]; ok {
 					t.Errorf("the origin saw %s: %q", name, v)
+				}
+			}
+			for name := range h {
+				if slices.ContainsFunc(restating, func(sent string) bool { return strings.EqualFold(sent, name) }) {
+					t.Errorf("HT-16: the origin saw %s", name)
 				}
 			}
 			if h.Get("X-Kept") != "yes" || h.Get("User-Agent") != "agent/1" || h.Get("Accept-Encoding") != "br" || h.Get("Authorization") != "Bearer REAL_x" {

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"cmp"
+	"net/textproto"
 	"slices"
 	"strings"
 
@@ -232,14 +233,31 @@ func unjudged(name string) string {
 		return "it is the authority: say host"
 	case "Connection", "Content-Length", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Keep-Alive", "Expect", "Http2-Settings":
 		return "it is about the connection, and not passed on as it comes"
-	case "X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url",
-		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto":
-		return "the gateway takes it out of every request"
 	}
-	if strings.HasPrefix(name, "Proxy-") || strings.HasPrefix(name, "Sallyport-") {
+	if strings.HasPrefix(name, "Proxy-") || strings.HasPrefix(name, "Sallyport-") || Restates(name) {
 		return "the gateway takes it out of every request"
 	}
 	return ""
+}
+
+// Restates reports headers of a request, by their canonical names, that say again
+// what a request is, to whom it goes or who sent it, as a trusted proxy would. A
+// server that heeds one would do another request than the one that was judged
+// (HT-16), so the gateway takes them out of what it sends.
+func Restates(name string) bool {
+	if strings.IndexByte(name, '_') >= 0 { // CGI cannot tell it from a hyphen
+		name = textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))
+	}
+	switch name {
+	case "X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Method",
+		"X-Original-Url", "X-Original-Uri", "X-Rewrite-Url", "X-Rewrite-Uri",
+		"Forwarded", "X-Forwarded", "X-Host", "X-Original-Host", "X-Http-Host-Override", "X-Host-Override",
+		"X-Original-Forwarded-For", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Originating-Ip", "X-Remote-Ip", "X-Remote-Addr",
+		"True-Client-Ip", "Cf-Connecting-Ip", "Fastly-Client-Ip", "Client-Ip", "X-Original-Remote-Addr",
+		"Remote-User", "X-Remote-User", "X-Remote-Group":
+		return true
+	}
+	return strings.HasPrefix(name, "X-Forwarded-")
 }
 
 // secretField reports headers whose values a policy must not hold.
