@@ -170,23 +170,30 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 // change makes the changes to r, in its head and in the fields of its body that the
 // credential's document declares. The error is a [*gate.DeniedError].
 func (cc *clientCell) change(p gate.Pass, r *http.Request, place control.Place, ans injectAnswer) error {
-	own := func() error {
-		if p.Decision().CallersKey {
-			return nil
+	because := func(reason rules.Reason, why error) func() error {
+		return func() error {
+			if p.Decision().CallersKey {
+				return nil
+			}
+			return denied(p, reason, why)
 		}
-		return denied(p, rules.ForeignCredential, errOwnKey)
 	}
+	judge := keyJudge{own: because(rules.ForeignCredential, errOwnKey), unread: because(rules.BadRequest, errNotUTF8)}
 	err := apply(r, place, ans)
 	if err == nil {
-		err = watchKeys(r, policyfile.Fields(place.Own), own)
+		err = watchKeys(r, policyfile.Fields(place.Own), judge)
 	}
 	if err == nil && place.Type == "body" {
-		err = fill(r, place, cc.finder.placeholder(p.Decision().Credential), ans.Body, own)
+		err = fill(r, place, cc.finder.placeholder(p.Decision().Credential), ans.Body, judge)
 	}
-	if err != nil && !isDenied(err) {
-		err = denied(p, rules.CredentialUnavail, err)
+	switch _, bad := errors.AsType[bodyError](err); {
+	case err == nil || isDenied(err):
+		return err
+	case bad: // the request's fault, which asking again does not mend
+		return denied(p, rules.BadRequest, err)
+	default:
+		return denied(p, rules.CredentialUnavail, err)
 	}
-	return err
 }
 
 // tell has it recorded that the credential of p is used.

@@ -47,15 +47,57 @@ type fieldScan interface {
 	empty(c byte) bool
 	// text returns a value as it stands in such a field.
 	text(value string) string
+	// reads reports whether an octet may stand in such a body.
+	reads(c byte) bool
 }
+
+// utf8Text is of bodies that are text. Servers guess another encoding, in which
+// nothing declared would be found, by octets that UTF-8 never has (RFC 3629), and by
+// zeros, which UTF-16 and UTF-32 have in all that is ASCII.
+type utf8Text struct{}
+
+func (utf8Text) reads(c byte) bool { return c != 0 && c != 0xc0 && c != 0xc1 && c < 0xf5 }
+
+// keyJudge says why a body is not read on, or nil.
+type keyJudge struct {
+	own    func() error // it holds a key of the caller's own
+	unread func() error // nobody can tell whether it does
+}
+
+// next judges the next octet of a body, which scan then steps over.
+func (j keyJudge) next(scan fieldScan, c byte) error {
+	switch {
+	case !scan.reads(c):
+		if err := j.unread(); err != nil {
+			return err
+		}
+	case scan.begins() && !scan.empty(c):
+		if err := j.own(); err != nil {
+			return err
+		}
+	}
+	scan.step(c)
+	return nil
+}
+
+// bodyError is a body that no credential can go into, or that cannot be looked into
+// for keys: a fault of the request.
+type bodyError struct{ error }
+
+// Unwrap gives the fault.
+func (e bodyError) Unwrap() error { return e.error }
+
+func badBody(format string, args ...any) error { return bodyError{fmt.Errorf(format, args...)} }
+
+var errNotUTF8 = errors.New("the body is not UTF-8, and cannot be looked into for keys: send it in UTF-8")
 
 // errOwnKey is a key of the caller's own in a field of the body that takes keys.
 var errOwnKey = errors.New("a field of the body holds a key of the caller's own")
 
 // fill puts a secret into the body of r in place of a placeholder, in the fields
-// that place declares. Anything else in them is a key of the caller's own, which
-// own judges: it returns why the body is not read on, or nil.
-func fill(r *http.Request, place control.Place, placeholder, secret string, own func() error) error {
+// that place declares. Anything else in them is a key of the caller's own. The error
+// of a body that does not fit is a bodyError.
+func fill(r *http.Request, place control.Place, placeholder, secret string, judge keyJudge) error {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
@@ -65,10 +107,10 @@ func fill(r *http.Request, place control.Place, placeholder, secret string, own 
 	}
 	for key := range r.Header {
 		if slices.ContainsFunc(vouchers, func(name string) bool { return sameField(key, name) }) {
-			return fmt.Errorf("the body is changed on its way, and %s vouches for what it was", key)
+			return badBody("the body is changed on its way, and %s vouches for what it was", key)
 		}
 	}
-	f := &filler{src: r.Body, scan: scan, placeholder: []byte(placeholder), instead: []byte(scan.text(secret)), own: own}
+	f := &filler{src: r.Body, scan: scan, placeholder: []byte(placeholder), instead: []byte(scan.text(secret)), judge: judge}
 	head := make([]byte, maxMeasured)
 	n, err := io.ReadFull(f, head)
 	switch {
@@ -106,11 +148,14 @@ type readCloser struct {
 // scanOf returns the scan for a body of the type that the header says.
 func scanOf(h http.Header, fields []policyfile.Field) (fieldScan, error) {
 	if len(h["Content-Encoding"]) > 0 {
-		return nil, errors.New("the body is compressed, and the credential goes into a field of it")
+		return nil, badBody("the body is compressed, and the credential goes into a field of it")
 	}
 	kind, params, err := mime.ParseMediaType(h.Get("Content-Type"))
 	if err != nil || len(h["Content-Type"]) != 1 {
-		return nil, errors.New("the body's type is not told, and the credential goes into a field of it")
+		return nil, badBody("the body's type is not told, and the credential goes into a field of it")
+	}
+	if set := params["charset"]; set != "" && !strings.EqualFold(set, "utf-8") && !strings.EqualFold(set, "us-ascii") {
+		return nil, bodyError{errNotUTF8}
 	}
 	names := map[string]bool{}
 	pick := func(want string) bool {
@@ -135,7 +180,7 @@ func scanOf(h http.Header, fields []policyfile.Field) (fieldScan, error) {
 			return newPartScan(params["boundary"], names), nil
 		}
 	}
-	return nil, fmt.Errorf("%w of type %.60q", errNoField, kind)
+	return nil, badBody("%w of type %.60q", errNoField, kind)
 }
 
 // errNoField is a body of a type of which no field is declared.
@@ -147,7 +192,7 @@ type filler struct {
 	scan        fieldScan
 	placeholder []byte
 	instead     []byte
-	own         func() error
+	judge       keyJudge
 
 	in   []byte // read, and not looked at yet
 	out  []byte // to be handed out
@@ -208,7 +253,7 @@ func (f *filler) work() error {
 			continue
 		}
 		if f.done++; f.done > maxFilled {
-			return fmt.Errorf("the placeholder stands in more than %d fields of the body", maxFilled)
+			return badBody("the placeholder stands in more than %d fields of the body", maxFilled)
 		}
 		for _, c := range f.in[:end] {
 			f.scan.step(c)
@@ -220,12 +265,9 @@ func (f *filler) work() error {
 // pass hands n octets on as they are.
 func (f *filler) pass(n int) error {
 	for _, c := range f.in[:n] {
-		if f.scan.begins() && !f.scan.empty(c) {
-			if err := f.own(); err != nil {
-				return err
-			}
+		if err := f.judge.next(f.scan, c); err != nil {
+			return err
 		}
-		f.scan.step(c)
 	}
 	f.out = append(f.out, f.in[:n]...)
 	f.in = f.in[n:]
@@ -236,9 +278,9 @@ func (f *filler) pass(n int) error {
 // the caller's own.
 type ownKeys struct {
 	io.ReadCloser
-	scan fieldScan
-	own  func() error
-	err  error
+	scan  fieldScan
+	judge keyJudge
+	err   error
 }
 
 // Read implements [io.Reader].
@@ -248,12 +290,9 @@ func (o *ownKeys) Read(p []byte) (int, error) {
 	}
 	n, err := o.ReadCloser.Read(p)
 	for _, c := range p[:n] {
-		if o.scan.begins() && !o.scan.empty(c) {
-			if o.err = o.own(); o.err != nil {
-				return 0, o.err
-			}
+		if o.err = o.judge.next(o.scan, c); o.err != nil {
+			return 0, o.err
 		}
-		o.scan.step(c)
 	}
 	return n, err
 }
@@ -261,7 +300,7 @@ func (o *ownKeys) Read(p []byte) (int, error) {
 // watchKeys has the body of r end where it holds a key of the caller's own. A body
 // that cannot be looked into is refused, as long as a document says that it may
 // hold one.
-func watchKeys(r *http.Request, fields []policyfile.Field, own func() error) error {
+func watchKeys(r *http.Request, fields []policyfile.Field, judge keyJudge) error {
 	fields = slices.DeleteFunc(fields, func(f policyfile.Field) bool {
 		return f.Kind != "json" && f.Kind != "form" && f.Kind != "multipart"
 	})
@@ -275,7 +314,7 @@ func watchKeys(r *http.Request, fields []policyfile.Field, own func() error) err
 	case err != nil:
 		return err
 	}
-	r.Body = &ownKeys{ReadCloser: r.Body, scan: scan, own: own}
+	r.Body = &ownKeys{ReadCloser: r.Body, scan: scan, judge: judge}
 	return nil
 }
 
@@ -287,6 +326,7 @@ func isDenied(err error) bool {
 // jsonScan follows a JSON document. A field is named by the keys that lead to it;
 // lists on the way do not count.
 type jsonScan struct {
+	utf8Text
 	names map[string]bool
 	open  []jsonLevel
 	lost  bool // nested too deep: nothing is declared any more
@@ -398,6 +438,7 @@ func (*jsonScan) text(v string) string {
 
 // formScan follows a form (application/x-www-form-urlencoded).
 type formScan struct {
+	utf8Text
 	names   map[string]bool
 	name    []byte
 	inValue bool
@@ -492,5 +533,8 @@ func (s *partScan) begins() bool { return s.first && s.declared }
 func (s *partScan) ends(rest []byte, _ bool) bool { return bytes.HasPrefix(rest, s.delimiter) }
 
 func (*partScan) empty(c byte) bool { return c == '\r' }
+
+// reads is true of all octets: files have any.
+func (*partScan) reads(byte) bool { return true }
 
 func (*partScan) text(v string) string { return v }

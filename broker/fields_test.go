@@ -207,6 +207,11 @@ func TestElsewhereInABody(t *testing.T) {
 		{"a type without declared fields", "text/plain", ph, nil},
 		{"no type", "", `{"token":"` + ph + `"}`, nil},
 		{"compressed", js, `{"token":"` + ph + `"}`, []string{"Content-Encoding", "gzip"}},
+		{"another charset", js + "; charset=utf-16", `{"token":"` + ph + `"}`, nil},
+		{"another charset of a form", form + "; charset=UTF-16LE", "client_secret=" + ph, nil},
+		{"UTF-16 by its octets", js, "\xff\xfe" + utf16Text(`{"token":"ATTACKER"}`), nil},
+		{"UTF-16 without a mark", js, utf16Text(`{"token":"ATTACKER"}`), nil},
+		{"UTF-16 in a form", form, utf16Text("client_secret=ATTACKER"), nil},
 		{"CR-27 a digest", js, `{"token":"` + ph + `"}`, []string{"Content-Digest", "sha-256=:x:"}},
 		{"CR-27 another", js, `{"token":"` + ph + `"}`, []string{"Content-MD5", "x"}},
 	}
@@ -215,13 +220,23 @@ func TestElsewhereInABody(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s: sent", tt.name)
 		} else {
-			wantDenied(t, err, rules.CredentialUnavail)
+			wantDenied(t, err, rules.BadRequest)
 		}
 	}
 	many := strings.Repeat(`{"token":"`+ph+`"},`, 17)
 	if _, _, err := sendBody(t, k, js, strings.NewReader("["+many+"1]")); err == nil || !strings.Contains(err.Error(), "more than 16 fields") {
 		t.Errorf("seventeen times: %v", err)
 	}
+}
+
+// utf16Text is ASCII in UTF-16, little-endian.
+func utf16Text(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		b.WriteByte(s[i])
+		b.WriteByte(0)
+	}
+	return b.String()
 }
 
 // TestAnyCutOfABodyGivesTheSame draws documents and cuts.
@@ -307,6 +322,8 @@ func TestKeysIn(t *testing.T) {
 		{"header, with underscores", "", []string{"x_legacy", "ATTACKER"}, "", "", true},
 		{"form", "", nil, form, "a=b&api_key=ATTACKER", true},
 		{"JSON", "", nil, js, `{"auth":{"token":"ATTACKER"}}`, true},
+		{"JSON in UTF-16", "", nil, js, utf16Text(`{"auth":{"token":"ATTACKER"}}`), true},
+		{"parameter, an item of a list", "?key[]=ATTACKER", nil, "", "", true},
 		{"another cookie", "", []string{"Cookie", "lang=en; sessions=x; session="}, "", "", false},
 		{"another parameter", "?keys=1&key=", nil, "", "", false},
 		{"another field", "", nil, form, "api_keys=1&api_key=&x=api_key", false},
@@ -329,7 +346,9 @@ func TestKeysIn(t *testing.T) {
 				b, err = io.ReadAll(r.Body)
 				sent = string(b)
 			}
-			if tt.foreign && host == "api.test" {
+			if tt.name == "JSON in UTF-16" && host == "api.test" {
+				wantDenied(t, err, rules.BadRequest)
+			} else if tt.foreign && host == "api.test" {
 				wantDenied(t, err, rules.ForeignCredential)
 			} else if err != nil || sent != tt.body {
 				t.Errorf("%s at %s: %v, sent %q", tt.name, host, err, sent)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"math/rand/v2"
 	"net/url"
 	"strings"
@@ -53,6 +54,16 @@ func TestSpellingsAreFound(t *testing.T) {
 		{"JSON, HTML not escaped", odd, `{"k":"pa\"ss/wörd+&<tab>\t=\\end"}`, true},
 		{"JSON, slash escaped", odd, `{"k":"pa\"ss\/wörd+&<tab>\t=\\end"}`, true},
 		{"HTML", odd, "<b>pa&#34;ss/wörd+&amp;&lt;tab&gt;\t=\\end</b>", true},
+		{"HTML, named quotes", odd, "<b>pa&quot;ss/wörd+&amp;&lt;tab&gt;\t=\\end</b>", true},
+		{"percent, every octet", value, "q=" + each(value, "%%%02X") + "&", true},
+		{"percent, every octet, lower case", odd, "q=" + each(odd, "%%%02x"), true},
+		{"JSON, every character", value, `{"k":"` + each(value, `\u%04x`) + `"}`, true},
+		{"JSON, every character, upper case", value, `{"k":"` + each(value, `\u%04X`) + `"}`, true},
+		{"JavaScript, every octet", value, "'" + each(value, `\x%02x`) + "'", true},
+		{"HTML, every character", value, "<p>" + each(value, "&#%d;") + "</p>", true},
+		{"HTML, every character, hexadecimal", value, "<p>" + each(value, "&#x%x;") + "</p>", true},
+		{"HTML, every character, upper case", value, "<p>" + each(value, "&#x%X;") + "</p>", true},
+		{"a limit: some characters that have no need of it", value, "%73" + value[1:5] + "%74" + value[6:], false},
 		{"base64 of odd octets", odd, base64.RawURLEncoding.EncodeToString([]byte("ab" + odd)), true},
 	}
 	for _, tt := range tests {
@@ -67,6 +78,15 @@ func TestSpellingsAreFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+// each writes every octet in a format.
+func each(s, format string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		fmt.Fprintf(&b, format, s[i])
+	}
+	return b.String()
 }
 
 // wide is UTF-16 as the standard library has it.

@@ -1,6 +1,6 @@
 // Package needle finds a few known values in much text, in the spellings that
-// programs give them: plain, UTF-16, base64, hexadecimal, percent-encoded, JSON- and
-// HTML-escaped.
+// programs give them: plain, UTF-16, base64, hexadecimal, and percent-encoded, JSON- and
+// HTML-escaped, where either just what needs it is escaped, or everything.
 //
 // It trusts its caller for the values, which are few and at least [MinLen]
 // octets long, and nothing about the text. It never copies the text and never
@@ -12,9 +12,11 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"html"
 	"net/url"
 	"strings"
+	unicode16 "unicode/utf16"
 )
 
 // MinLen is the length below which a value is not worth finding: it would be
@@ -70,10 +72,61 @@ var escapes = []func(string) string{
 	func(s string) string { return jsonEscape(s, false) },
 	func(s string) string { return strings.ReplaceAll(jsonEscape(s, false), "/", `\/`) },
 	html.EscapeString,
+	quoted("&quot;", "&#39;"),
+	quoted("&quot;", "&#x27;"),
+	quoted("&quot;", "&apos;"),
 	func(s string) string { return hex.EncodeToString([]byte(s)) },
 	func(s string) string { return upperHex(hex.EncodeToString([]byte(s))) },
 	func(s string) string { return utf16(s, 0) },
 	func(s string) string { return utf16(s, 1) },
+	octets("%%%02X"),
+	octets("%%%02x"),
+	octets(`\x%02X`),
+	octets(`\x%02x`),
+	units(`\u%04X`),
+	units(`\u%04x`),
+	runes("&#%d;"),
+	runes("&#x%X;"),
+	runes("&#x%x;"),
+	runes("&#X%X;"),
+}
+
+// quoted escapes as HTML, with other spellings of the two kinds of quotes.
+func quoted(double, single string) func(string) string {
+	r := strings.NewReplacer("&#34;", double, "&#39;", single)
+	return func(s string) string { return r.Replace(html.EscapeString(s)) }
+}
+
+// octets, units and runes write all of a text escaped, also what has no need of it:
+// each octet, each unit of UTF-16, each character.
+func octets(format string) func(string) string {
+	return func(s string) string {
+		var b strings.Builder
+		for i := range len(s) {
+			fmt.Fprintf(&b, format, s[i])
+		}
+		return b.String()
+	}
+}
+
+func units(format string) func(string) string {
+	return func(s string) string {
+		var b strings.Builder
+		for _, u := range unicode16.Encode([]rune(s)) {
+			fmt.Fprintf(&b, format, u)
+		}
+		return b.String()
+	}
+}
+
+func runes(format string) func(string) string {
+	return func(s string) string {
+		var b strings.Builder
+		for _, r := range s {
+			fmt.Fprintf(&b, format, r)
+		}
+		return b.String()
+	}
 }
 
 // utf16 writes s in UTF-16, little-endian with the zeros after the octets of ASCII,

@@ -20,7 +20,10 @@ type Secret struct{ Value, Instead string }
 
 // Scrubber replaces secrets. It is immutable. The nil and the zero Scrubber
 // replace nothing.
-type Scrubber struct{ set *needle.Set }
+type Scrubber struct {
+	set    *needle.Set
+	folded *needle.Set // the spellings in lower case, as names of fields are compared
+}
 
 // New returns a Scrubber for some secrets. One shorter than [needle.MinLen] is
 // left out: it would be found everywhere.
@@ -29,7 +32,12 @@ func New(secrets ...Secret) *Scrubber {
 	for i, s := range secrets {
 		all = append(all, needle.Spellings([]byte(s.Value), []byte(s.Instead), i)...)
 	}
-	return &Scrubber{needle.NewSet(all)}
+	folded := make([]needle.Needle, 0, len(all))
+	for _, n := range all {
+		low := lowered(nil, string(n.Text))
+		folded = append(folded, needle.Needle{Text: low, Instead: low, Value: n.Value})
+	}
+	return &Scrubber{needle.NewSet(all), needle.NewSet(folded)}
 }
 
 // idle reports that there is nothing to look for.
@@ -53,13 +61,15 @@ func (s *Scrubber) Text(text string) string {
 }
 
 // Header takes the secrets out of the values of h. A field whose name holds one
-// is dropped: a server has no reason to name a field so.
+// in any case is dropped: a server has no reason to name a field so, and names are
+// written anew on the way (RFC 9113 section 8.2).
 func (s *Scrubber) Header(h http.Header) {
 	if s.idle() {
 		return
 	}
+	var room [64]byte
 	for name, values := range h {
-		if s.Text(name) != name {
+		if _, ok := needle.Next(s.folded, lowered(room[:0], name), 0); ok {
 			delete(h, name)
 			continue
 		}
@@ -67,4 +77,16 @@ func (s *Scrubber) Header(h http.Header) {
 			values[i] = s.Text(v)
 		}
 	}
+}
+
+// lowered appends s to dst with the letters of ASCII in lower case.
+func lowered(dst []byte, s string) []byte {
+	for i := range len(s) {
+		c := s[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		dst = append(dst, c)
+	}
+	return dst
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -36,10 +37,23 @@ func forms(s string) map[string]string {
 		"hex":       hex.EncodeToString([]byte(s)),
 		"HEX":       strings.ToUpper(hex.EncodeToString([]byte(s))),
 		"basic":     base64.StdEncoding.EncodeToString([]byte("x-access-token:" + s)),
+		"%25":       escapedAs(s, "%%%02X"),
+		"u":         escapedAs(s, `\u%04x`),
+		"x":         escapedAs(s, `\x%02x`),
+		"entity":    escapedAs(s, "&#x%x;"),
 		"base64":    base64.StdEncoding.EncodeToString([]byte(s)),
 		"base64, 1": base64.URLEncoding.EncodeToString([]byte("u" + s + "rest")),
 		"base64, 2": base64.RawURLEncoding.EncodeToString([]byte("u:" + s)),
 	}
+}
+
+// escapedAs writes every octet in a format.
+func escapedAs(s, format string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		fmt.Fprintf(&b, format, s[i])
+	}
+	return b.String()
 }
 
 // shows reports whether text shows more of the secret than its stand-in shares.
@@ -47,6 +61,7 @@ func shows(text string) bool {
 	for _, f := range []string{
 		secret, secret[8:20], secret[len(secret)-10:], hex.EncodeToString([]byte(secret[8:20])),
 		strings.ToUpper(hex.EncodeToString([]byte(secret[8:20]))),
+		escapedAs(secret[8:20], "%%%02X"), escapedAs(secret[8:20], `\u%04x`), escapedAs(secret[8:20], `\x%02x`), escapedAs(secret[8:20], "&#x%x;"),
 	} {
 		if strings.Contains(text, f) {
 			return true
@@ -90,6 +105,21 @@ func TestTextAndBody(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNamesInAnyCase: net/http and HTTP/2 write names in other letters than they were
+// sent in, in headers and in trailers.
+func TestNamesInAnyCase(t *testing.T) {
+	for _, name := range []string{
+		secret, strings.ToLower(secret), strings.ToUpper(secret), "X-" + http.CanonicalHeaderKey(secret), "x_" + strings.ToLower(secret) + "-y",
+		http.CanonicalHeaderKey(hex.EncodeToString([]byte(secret))),
+	} {
+		h := http.Header{name: {"1"}, "X-" + secret[:20]: {"2"}, "X-Other": {"3"}}
+		scrubber().Header(h)
+		if _, there := h[name]; there || len(h) != 2 {
+			t.Errorf("%s: left %v", name, h)
+		}
 	}
 }
 
