@@ -154,7 +154,7 @@ func scanOf(h http.Header, fields []policyfile.Field) (fieldScan, error) {
 	if err != nil || len(h["Content-Type"]) != 1 {
 		return nil, badBody("the body's type is not told, and the credential goes into a field of it")
 	}
-	if set := params["charset"]; set != "" && !strings.EqualFold(set, "utf-8") && !strings.EqualFold(set, "us-ascii") {
+	if !readsAsUTF8(params["charset"]) {
 		return nil, bodyError{errNotUTF8}
 	}
 	names := map[string]bool{}
@@ -181,6 +181,11 @@ func scanOf(h http.Header, fields []policyfile.Field) (fieldScan, error) {
 		}
 	}
 	return nil, badBody("%w of type %.60q", errNoField, kind)
+}
+
+// readsAsUTF8 reports whether text in a charset is UTF-8 as well.
+func readsAsUTF8(charset string) bool {
+	return charset == "" || strings.EqualFold(charset, "utf-8") || strings.EqualFold(charset, "us-ascii")
 }
 
 // errNoField is a body of a type of which no field is declared.

@@ -53,7 +53,7 @@ func sharedKey(v, account string) bool {
 }
 
 // credentialParam is where a presigned request of type aws-sigv4 says who signed.
-const credentialParam = "X-Amz-Credential"
+const credentialParam = "X-Amz-Credential" //nolint:gosec // a name, no secret
 
 // isPresigned reports whether a parameter of a query says that the holder of a
 // grant's placeholder signed. The signature itself counts for nothing: it is made
