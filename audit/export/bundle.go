@@ -27,14 +27,18 @@ type BundleConfig struct {
 	Key      string // the public key's text
 	Policies string // directory of policies by digest; empty leaves them out
 	Filter   query.Filter
+	Covered  bool      // leave out matching records that no checkpoint covers yet, rather than fail
 	Now      time.Time // named in the README, and the time of its files
 }
 
 // BundleReport is what a bundle holds.
 type BundleReport struct {
-	Records  int      `json:"records"`
-	Policies int      `json:"policies"`
-	Absent   []string `json:"absent,omitempty"` // policies that are named and were not found
+	Records     int `json:"records"`
+	Policies    int `json:"policies"`
+	Checkpoints int `json:"checkpoints"`
+	// Uncovered records match and are not in the bundle: no checkpoint covers them yet.
+	Uncovered int      `json:"uncovered,omitempty"`
+	Absent    []string `json:"absent,omitempty"` // policies that are named and were not found
 }
 
 // MaxBundle is how many records a bundle holds: each has a proof of its own.
@@ -42,6 +46,9 @@ const MaxBundle = 20_000
 
 // ErrTooMany means that more than [MaxBundle] records match.
 var ErrTooMany = errors.New("too many records for a bundle")
+
+// ErrUncovered means that records match which no checkpoint covers yet.
+var ErrUncovered = errors.New("covered by no checkpoint yet, and cannot be proved")
 
 // The files of a bundle.
 const (
@@ -72,6 +79,9 @@ func Bundle(w io.Writer, cfg BundleConfig) (BundleReport, error) {
 	case len(recs) > MaxBundle:
 		return out, fmt.Errorf("%w: %d at most", ErrTooMany, MaxBundle)
 	}
+	if out.Uncovered = len(recs) - len(proofs); out.Uncovered > 0 && !cfg.Covered {
+		return out, fmt.Errorf("%d of %d records are %w", out.Uncovered, len(recs), ErrUncovered)
+	}
 	b := &bundle{zip: zip.NewWriter(w), now: cfg.Now.UTC()}
 	var lines bytes.Buffer
 	digests := map[string]bool{}
@@ -89,7 +99,12 @@ func Bundle(w io.Writer, cfg BundleConfig) (BundleReport, error) {
 	if err != nil {
 		return out, fmt.Errorf("bundling: %w", err)
 	}
-	b.add(bundleHistory, history)
+	n, size, err := verify.Checkpoints(history, cfg.Key)
+	if err != nil {
+		return out, fmt.Errorf("bundling: %s: %w", bundleHistory, err)
+	}
+	out.Checkpoints = n
+	b.add(bundleHistory, history[:size])
 	for _, d := range slices.Sorted(maps.Keys(digests)) {
 		text, ok := policyText(cfg.Policies, d)
 		if !ok {
@@ -151,8 +166,8 @@ Made on %s.
 records.jsonl    %d records, one JSON object a line, as they stand in the log
 proofs/          a proof for each: its line, its path through the log's Merkle
                  tree (C2SP tlog-proof), and a checkpoint that was signed
-policies/        %d policies that the records name, each by its SHA-256
-checkpoints      every checkpoint of the log at that time
+policies/        %d policies that the records name, each by its SHA-256%s
+checkpoints      every checkpoint of the log at that time, %d
 log.pub          the public key that the checkpoints are signed with
 
 To check all of it, nothing else of the log is needed but the public key, from
@@ -166,58 +181,149 @@ names; the checkpoint is a signed note (C2SP signed-note, Ed25519).
 
 What this shows: each record was in the log, at its place, when the checkpoint
 was signed, and is unchanged. What it does not: which other records there are.
-`, now.Format(time.RFC3339), r.Records, r.Policies)
+`, now.Format(time.RFC3339), r.Records, r.Policies, absent(r.Absent), r.Checkpoints)
+}
+
+func absent(digests []string) string {
+	if len(digests) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\n                 not in here, since they were not found: %q", digests)
 }
 
 // maxMember bounds what a file of a bundle makes its reader keep.
 const maxMember = 2 << 30
 
 // CheckBundle checks the bundle in a file against the public key: that every
-// record has a good proof and every proof its record, and that the policies are
-// those of their names.
+// record has a good proof and every proof its record, that the policies are
+// those of their names and of the records, and that each of its files is there,
+// says what a bundle's says, and is none other.
 func CheckBundle(path, key string) (BundleReport, error) {
-	var out BundleReport
 	z, err := zip.OpenReader(path)
 	if err != nil {
-		return out, fmt.Errorf("reading the bundle: %w", err)
+		return BundleReport{}, fmt.Errorf("reading the bundle: %w", err)
 	}
 	defer z.Close() //nolint:errcheck // it was only read
-	var lines, proved bytes.Buffer
-	seen := map[string]bool{}
+	b := &opened{key: key, files: map[string][]byte{}, named: map[string]bool{}}
 	for _, f := range z.File { // proofs stand in the order of their records
-		if seen[f.Name] {
-			return out, fmt.Errorf("%s is there twice", f.Name)
+		if _, twice := b.files[f.Name]; twice {
+			return b.BundleReport, fmt.Errorf("%q is there twice", f.Name)
 		}
-		seen[f.Name] = true
 		data, err := member(f)
+		if err == nil {
+			b.files[f.Name] = data
+			err = b.take(f.Name, data)
+		}
 		if err != nil {
-			return out, err
+			return b.BundleReport, err
 		}
-		switch {
-		case strings.HasPrefix(f.Name, bundleProofs):
-			p, err := verify.ParseProof(data)
-			if err == nil {
-				err = p.Check(key)
-			}
-			if err != nil {
-				return out, fmt.Errorf("%s: %w", f.Name, err)
-			}
-			proved.Write(append(p.Record, '\n'))
-			out.Records++
-		case strings.HasPrefix(f.Name, bundlePolicy):
-			sum := sha256.Sum256(data)
-			if f.Name != bundlePolicy+hex.EncodeToString(sum[:])+".yaml" {
-				return out, fmt.Errorf("%s is not the policy of its name", f.Name)
-			}
-			out.Policies++
-		case f.Name == bundleRecords:
-			lines.Write(data)
+		if f.Name == bundleReadme {
+			b.made = f.Modified.UTC()
 		}
 	}
-	if !bytes.Equal(lines.Bytes(), proved.Bytes()) {
-		return out, fmt.Errorf("%s does not hold just the records that are proved", bundleRecords)
+	return b.BundleReport, b.whole()
+}
+
+// opened is a bundle that is being checked.
+type opened struct {
+	BundleReport
+	key    string
+	files  map[string][]byte
+	proved bytes.Buffer    // records that have a proof
+	signed [][]byte        // the checkpoints of the proofs
+	named  map[string]bool // policies that records name
+	made   time.Time
+}
+
+// take checks one file by itself.
+func (b *opened) take(name string, data []byte) error {
+	switch {
+	case strings.HasPrefix(name, bundleProofs):
+		p, err := verify.ParseProof(data)
+		if err == nil {
+			err = p.Check(b.key)
+		}
+		if err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
+		return b.proof(name, p)
+	case strings.HasPrefix(name, bundlePolicy):
+		sum := sha256.Sum256(data)
+		if name != bundlePolicy+hex.EncodeToString(sum[:])+".yaml" {
+			return fmt.Errorf("%q is not the policy of its name", name)
+		}
+		b.Policies++
+	case name != bundleRecords && name != bundleKey && name != bundleHistory && name != bundleReadme:
+		return fmt.Errorf("%q is no file of a bundle", name)
 	}
-	return out, nil
+	return nil
+}
+
+func (b *opened) proof(name string, p *verify.Proof) error {
+	var r audit.Record
+	if name != fmt.Sprintf("%s%012d.proof", bundleProofs, p.Index) {
+		return fmt.Errorf("%q is the proof of record %d", name, p.Index)
+	}
+	if err := json.Unmarshal(p.Record, &r); err != nil {
+		return fmt.Errorf("%q: %w", name, err)
+	}
+	if r.Policy != "" {
+		b.named[r.Policy] = true
+	}
+	b.proved.Write(append(bytes.Clone(p.Record), '\n'))
+	b.signed = append(b.signed, p.Checkpoint)
+	b.Records++
+	return nil
+}
+
+// whole checks the files against each other.
+func (b *opened) whole() error {
+	for _, name := range []string{bundleRecords, bundleKey, bundleHistory, bundleReadme} {
+		if _, ok := b.files[name]; !ok {
+			return fmt.Errorf("%s is missing", name)
+		}
+	}
+	if !bytes.Equal(b.files[bundleRecords], b.proved.Bytes()) {
+		return fmt.Errorf("%s does not hold just the records that are proved", bundleRecords)
+	}
+	if string(b.files[bundleKey]) != strings.TrimSpace(b.key)+"\n" {
+		return fmt.Errorf("%s is another key", bundleKey)
+	}
+	history := b.files[bundleHistory]
+	n, size, err := verify.Checkpoints(history, b.key)
+	if err == nil && size != int64(len(history)) {
+		err = errors.New("it ends within a checkpoint")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", bundleHistory, err)
+	}
+	b.Checkpoints = n
+	for _, msg := range b.signed {
+		if !bytes.Contains(history, msg) {
+			return fmt.Errorf("%s lacks the checkpoint of a proof", bundleHistory)
+		}
+	}
+	return b.policies()
+}
+
+// policies checks that each policy is one that a record names, and that the
+// README tells of those that are not there, and says what it should.
+func (b *opened) policies() error {
+	there := 0
+	for _, d := range slices.Sorted(maps.Keys(b.named)) {
+		if _, ok := b.files[bundlePolicy+hexOf(d)+".yaml"]; ok {
+			there++
+		} else {
+			b.Absent = append(b.Absent, d)
+		}
+	}
+	if there != b.Policies {
+		return fmt.Errorf("%s holds a policy that no record names", bundlePolicy)
+	}
+	if !bytes.Equal(b.files[bundleReadme], readme(b.BundleReport, b.made)) {
+		return fmt.Errorf("%s is not the one of these files: it was replaced, or a policy or checkpoint was removed", bundleReadme)
+	}
+	return nil
 }
 
 func member(f *zip.File) ([]byte, error) {

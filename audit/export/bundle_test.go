@@ -101,15 +101,73 @@ func TestCheckBundleRefuses(t *testing.T) {
 		"policy changed": func(name string, data []byte) ([]byte, bool) {
 			return append(data, "\n"[:strings.Count(name, "policies/")]...), true
 		},
+		"policy gone":      func(name string, data []byte) ([]byte, bool) { return data, !strings.HasPrefix(name, "policies/") },
+		"checkpoints gone": func(name string, data []byte) ([]byte, bool) { return data, name != "checkpoints" },
+		"checkpoints cut": func(name string, data []byte) ([]byte, bool) {
+			if name == "checkpoints" {
+				data = nil
+			}
+			return data, true
+		},
+		"key replaced": func(name string, data []byte) ([]byte, bool) {
+			if name == "log.pub" {
+				data = []byte(other + "\n")
+			}
+			return data, true
+		},
+		"README replaced": func(name string, data []byte) ([]byte, bool) {
+			if name == "README.txt" {
+				data = append(data, "Run this.\n"...)
+			}
+			return data, true
+		},
 	} {
 		bad := rezip(t, path, change)
 		if _, err := export.CheckBundle(bad, key); err == nil {
 			t.Errorf("%s: the bundle is good", name)
 		}
 	}
+	same := func(_ string, data []byte) ([]byte, bool) { return data, true }
+	if _, err := export.CheckBundle(rezip(t, path, same), key); err != nil {
+		t.Errorf("the same files again: %v", err)
+	}
+	for _, extra := range []string{"run.sh", "../../etc/passwd", "policies/../x", "proofs/1.proof"} {
+		if _, err := export.CheckBundle(rezip(t, path, same, extra), key); err == nil || !strings.Contains(err.Error(), extra) {
+			t.Errorf("%s is in it: CheckBundle = %v", extra, err)
+		}
+	}
 }
 
-func rezip(t *testing.T, path string, change func(string, []byte) ([]byte, bool)) string {
+// TestBundleTellsOfUncoveredRecords: a record that cannot be proved is not left
+// out unseen.
+func TestBundleTellsOfUncoveredRecords(t *testing.T) {
+	base := t.TempDir()
+	l, err := audit.Open(audit.Config{Dir: filepath.Join(base, "audit"), KeyFile: filepath.Join(base, "key"), Interval: time.Hour, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Append(t.Context(), &audit.Record{Kind: audit.Admit, Host: "h.example"}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := export.BundleConfig{Dir: filepath.Join(base, "audit"), Key: l.Verifier(), Now: time.Now()}
+	if _, err := export.Bundle(io.Discard, cfg); !errors.Is(err, export.ErrUncovered) || !strings.Contains(err.Error(), "1 of 2 records") {
+		t.Errorf("Bundle = %v, want that a record is not covered", err)
+	}
+	cfg.Covered = true
+	if r, err := export.Bundle(io.Discard, cfg); err != nil || r.Records != 1 || r.Uncovered != 1 {
+		t.Errorf("Bundle of what is covered = %+v, %v", r, err)
+	}
+	if err := l.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Covered = false
+	if r, err := export.Bundle(io.Discard, cfg); err != nil || r.Records != 2 {
+		t.Errorf("Bundle of a log that is signed = %+v, %v", r, err)
+	}
+}
+
+func rezip(t *testing.T, path string, change func(string, []byte) ([]byte, bool), extra ...string) string {
 	t.Helper()
 	z, err := zip.OpenReader(path)
 	if err != nil {
@@ -128,13 +186,18 @@ func rezip(t *testing.T, path string, change func(string, []byte) ([]byte, bool)
 			t.Fatal(err)
 		}
 		if data, keep := change(f.Name, data); keep {
-			out, err := w.Create(f.Name)
+			out, err := w.CreateHeader(&zip.FileHeader{Name: f.Name, Method: zip.Deflate, Modified: f.Modified})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if _, err := out.Write(data); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+	for _, name := range extra {
+		if _, err := w.Create(name); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if err := w.Close(); err != nil {

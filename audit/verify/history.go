@@ -2,10 +2,14 @@ package verify
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
+
+	"golang.org/x/mod/sumdb/note"
 
 	"sallyport/audit/checkpoint"
 )
@@ -21,8 +25,12 @@ type history struct {
 }
 
 func newHistory(f *os.File, size int64) *history {
-	return &history{f: f, size: size, in: bufio.NewReaderSize(io.NewSectionReader(f, 0, size), 16<<10)}
+	h := historyOf(io.NewSectionReader(f, 0, size))
+	h.f, h.size = f, size
+	return h
 }
+
+func historyOf(r io.Reader) *history { return &history{in: bufio.NewReaderSize(r, 16<<10)} }
 
 // read returns the next note, nil at the end. A note has two empty lines: one
 // between its text and its signature, and one after it.
@@ -48,4 +56,30 @@ func (h *history) read() ([]byte, error) {
 		}
 	}
 	return msg[:len(msg)-1], nil
+}
+
+// Checkpoints checks a copy of a log's checkpoints against its key: each is
+// signed, and none is missing before the last. It returns how many there are,
+// and how many octets of history they take: what follows is unfinished.
+func Checkpoints(history []byte, key string) (n int, size int64, err error) {
+	v, err := note.NewVerifier(strings.TrimSpace(key))
+	if err != nil {
+		return 0, 0, fmt.Errorf("reading the verifier key: %w", err)
+	}
+	h := historyOf(bytes.NewReader(history))
+	for ; ; n++ {
+		msg, err := h.read()
+		if err != nil {
+			return n, 0, err
+		}
+		if msg == nil {
+			return n, int64(len(history)) - h.torn, nil
+		}
+		switch cp, err := checkpoint.Open(msg, v); {
+		case err != nil:
+			return n, 0, fmt.Errorf("line %d: %w", h.began, err)
+		case cp.Number != int64(n):
+			return n, 0, fmt.Errorf("line %d: checkpoint %d should stand here, and it is %d", h.began, n, cp.Number)
+		}
+	}
 }

@@ -91,6 +91,7 @@ func seek(dir, key string, signed int64, want func([]byte) bool) ([]*Proof, *sta
 		return nil, nil, fmt.Errorf("reading the verifier key: %w", err)
 	}
 	c := &checker{dir: dir, key: v, sums: map[int64]string{}}
+	defer c.close()
 	if err := errors.Join(c.openNote(), c.list()); err != nil {
 		return nil, nil, err
 	}

@@ -17,6 +17,7 @@ import (
 
 func newAuditExport() *cobra.Command {
 	var format, file, bundle, key, policies string
+	var covered bool
 	c := &cobra.Command{
 		Use:   "export [FILTER...]",
 		Short: "Convert records for other programs, or bundle them with their proofs",
@@ -58,7 +59,7 @@ public key, and a README that says how.
 			if policies == "" {
 				policies = inst.state("policies")
 			}
-			return exportBundle(c, bundle, export.BundleConfig{Dir: dir, Key: text, Policies: policies, Filter: f, Now: time.Now()})
+			return exportBundle(c, bundle, export.BundleConfig{Dir: dir, Key: text, Policies: policies, Filter: f, Covered: covered, Now: time.Now()})
 		},
 	}
 	c.Flags().StringVar(&format, "format", "jsonl", strings.Join(export.Formats(), ", "))
@@ -66,6 +67,7 @@ public key, and a README that says how.
 	c.Flags().StringVar(&bundle, "bundle", "", "write a bundle to this new file")
 	c.Flags().StringVar(&key, "key", "", "with --bundle: file with the public key; default: the instance's")
 	c.Flags().StringVar(&policies, "policies", "", "with --bundle: directory of policies by digest; default: the instance's")
+	c.Flags().BoolVar(&covered, "covered", false, "with --bundle: leave out records that no checkpoint covers yet")
 	addJQ(c, "a program in jq's language that selects records, or changes them: select(.status >= 500), del(.path)")
 	addFilter(c)
 	return c
@@ -135,12 +137,18 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 		if errors.Is(err, export.ErrTooMany) {
 			err = usage(hint(err, "narrow it down: --run RUN, since= until="))
 		}
+		if errors.Is(err, export.ErrUncovered) {
+			err = hint(err, "a checkpoint is signed every second: try again with until=, or leave them out with --covered")
+		}
 		return errors.Join(err, os.Remove(path))
 	}
 	if asJSON {
 		return printJSON(c.OutOrStdout(), r)
 	}
 	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %d records with their proofs, %d policies\n", path, r.Records, r.Policies)
+	if r.Uncovered > 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d records were left out: no checkpoint covers them yet\n", r.Uncovered)
+	}
 	for _, d := range r.Absent {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: policy %s was not found: --policies DIR\n", query.Printable(d))
 	}
@@ -172,5 +180,8 @@ func verifyBundle(c *cobra.Command, path, keyFile string) error {
 		return hint(fmt.Errorf("the bundle is not good: %w", err), "ask for it again, and compare the keys")
 	}
 	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %d records of the log that was signed with this key, %d policies\n", r.Records, r.Policies)
+	for _, d := range r.Absent {
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: policy %s is named and not in the bundle\n", query.Printable(d))
+	}
 	return nil
 }
