@@ -105,8 +105,13 @@ func denialOf(e *gate.DeniedError, cell string, about subject) denial {
 		d.retry = max(5, int((e.Wait+time.Second-1)/time.Second))
 		b.WriteString(" Wait " + strconv.Itoa(d.retry) + " seconds before you try again.")
 	case http.StatusForbidden:
-		b.WriteString(" Do not retry or route around it. To ask a human: POST http://" + rules.Reserved + requestsPath +
-			` {"request":"` + e.ID + `","reason":"..."}; what is allowed: GET http://` + rules.Reserved + policyPath + ".")
+		b.WriteString(" Do not retry or route around it. ")
+		if e.Reason.Askable() {
+			b.WriteString("To ask a human: POST http://" + rules.Reserved + requestsPath +
+				` {"request":"` + e.ID + `","reason":"..."}; what is allowed: GET http://` + rules.Reserved + policyPath + ".")
+		} else {
+			b.WriteString("No approval changes that. What is allowed: GET http://" + rules.Reserved + policyPath + ".")
+		}
 	default:
 		b.WriteString(" Do not retry it unchanged.")
 	}

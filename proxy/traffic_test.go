@@ -588,6 +588,9 @@ func TestCredentials(t *testing.T) {
 				if resp.StatusCode != tt.status || resp.Header.Get("Sallyport-Reason") != tt.reason {
 					t.Errorf("%d %v %s", resp.StatusCode, resp.Header, body)
 				}
+				if tt.status == 403 && (strings.Contains(string(body), "To ask a human") || !strings.Contains(string(body), "No approval changes that.")) {
+					t.Errorf("it can be asked for: %s", body)
+				}
 				if len(o.take())+len(l.dialled()) > 0 {
 					t.Error("the origin was reached")
 				}

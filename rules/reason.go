@@ -51,3 +51,15 @@ func Reasons() []Reason {
 		ClientRejectedCA, NoRequest, ClientGone,
 	}
 }
+
+// Askable reports a refusal that an approval can lift: of what no rule allows.
+// What a rule denies, what a request carries, and what guards against abuse, none
+// lifts.
+func (r Reason) Askable() bool {
+	switch r {
+	case HostNotAllowed, PortNotAllowed, MethodNotAllowed, PathNotAllowed, QueryNotAllowed, HeaderNotAllowed, RuleExpired:
+		return true
+	default:
+		return false
+	}
+}

@@ -45,18 +45,6 @@ type (
 	}
 )
 
-// askable reports the refusals that an approval can lift: what no rule allows.
-// What a rule denies, and what guards against abuse, no approval lifts.
-func askable(reason string) bool {
-	switch rules.Reason(reason) {
-	case rules.HostNotAllowed, rules.PortNotAllowed, rules.MethodNotAllowed, rules.PathNotAllowed,
-		rules.QueryNotAllowed, rules.HeaderNotAllowed, rules.RuleExpired:
-		return true
-	default:
-		return false
-	}
-}
-
 // askAccess takes a sandbox's request for what it was refused, and records it.
 func (g *gateway) askAccess(ctx context.Context, cell, request, why string) (proxy.Asked, error) {
 	id, ok := g.table.Identity(cell)
@@ -73,7 +61,7 @@ func (g *gateway) askAccess(ctx context.Context, cell, request, why string) (pro
 	switch {
 	case d == nil:
 		return proxy.Asked{}, &proxy.AskError{Status: http.StatusNotFound, Text: "None of the last refusals of this sandbox has that id: it is in the header Sallyport-Request."}
-	case !askable(d.Reason) || d.Method == "" || d.Path == "":
+	case !rules.Reason(d.Reason).Askable() || d.Method == "" || d.Path == "":
 		return proxy.Asked{}, &proxy.AskError{Status: http.StatusForbidden, Text: "No approval can change this refusal (" + d.Reason + "): it is not for want of a rule. Do not try it in another way."}
 	}
 	a := live.Ask{
