@@ -18,11 +18,30 @@ var ErrTooManyPaths = errors.New("too many path patterns meet here to be told ap
 // each "**" multiplies them.
 const maxPathStates = 1 << 15
 
-// FindPath returns a path that a pattern of in matches, as an allow rule does,
-// that one of within matches and none of out matches, as deny rules do. Empty
-// in and within stand for every path. See [PathQuestion.Find].
-func FindPath(in, within, out []PathPattern) (p target.Path, found bool, err error) {
-	return PathQuestion{In: [][]PathPattern{in}, Within: [][]PathPattern{within}, Out: out}.Find()
+// Work bounds what searches for paths may do together. It is not safe for
+// concurrent use.
+type Work struct {
+	// Left is how many steps of one pattern over one segment are left: some ten
+	// millions a second. Once they are spent, searches return [ErrTooManyPaths].
+	Left int
+	// Stop, if not nil, is asked again and again: its error ends a search.
+	Stop func() error
+}
+
+// Spend takes steps off what is left, which is enough for them if there is no error.
+func (w *Work) Spend(steps int) error {
+	if w == nil {
+		return nil
+	}
+	if w.Stop != nil {
+		if err := w.Stop(); err != nil {
+			return err
+		}
+	}
+	if w.Left -= steps; w.Left < 0 {
+		return ErrTooManyPaths
+	}
+	return nil
 }
 
 // PathQuestion asks for a path. An empty list in In or Within stands for every
@@ -32,6 +51,7 @@ type PathQuestion struct {
 	Within [][]PathPattern // of each list, one matches as that of a deny rule does
 	NotIn  []PathPattern   // none matches as that of an allow rule does
 	Out    []PathPattern   // none matches as that of a deny rule does
+	Work   *Work           // nil for no bound beside that of one search
 }
 
 // Find returns a path that is as q asks. Where there is none, found is false; it
@@ -51,7 +71,7 @@ func (q PathQuestion) Find() (p target.Path, found bool, err error) {
 	s.none = len(s.patterns)
 	s.add(q.NotIn, true)
 	s.add(q.Out, false)
-	text, err := s.run()
+	text, err := s.run(q.Work)
 	if text == "" || err != nil {
 		return target.Path{}, false, err
 	}
@@ -98,7 +118,7 @@ type pathNode struct {
 	seg    string
 }
 
-func (s *pathSearch) run() (string, error) {
+func (s *pathSearch) run(work *Work) (string, error) {
 	first := make([]places, len(s.patterns))
 	for i, p := range s.patterns {
 		first[i] = spreadPlaces(p, 1)
@@ -109,6 +129,9 @@ func (s *pathSearch) run() (string, error) {
 	for n := 0; n < len(nodes); n++ {
 		if end, ok := s.ends(nodes[n].at, n > 0); ok {
 			return pathTo(nodes, n) + end, nil
+		}
+		if err := work.Spend(len(letters) * len(s.patterns)); err != nil {
+			return "", err
 		}
 		for _, seg := range letters {
 			next := make([]places, len(s.patterns))

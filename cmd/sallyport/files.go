@@ -80,6 +80,7 @@ type policySource struct {
 	seen   func(path string) // told of every file that is asked for; may be nil
 	// detect tells what package managers are configured with; nil detects nothing.
 	detect policyfile.Detector
+	stop   func() error // ends long proofs with its error; may be nil
 }
 
 // readPolicy reads a policy file with all that it includes. What is included
@@ -99,7 +100,7 @@ func readPolicy(src policySource, creds []policyfile.Credential) (*policyfile.Po
 			src.seen(filepath.Join(filepath.Dir(src.path), name))
 		}
 	}}
-	in := policyfile.Input{Name: src.path, Data: text, Files: files, Detect: src.detect}
+	in := policyfile.Input{Name: src.path, Data: text, Files: files, Detect: src.detect, Stop: src.stop}
 	for _, other := range []struct {
 		what, path string
 		dst        **policyfile.Input

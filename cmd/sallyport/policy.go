@@ -71,7 +71,7 @@ func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, erro
 	if err != nil {
 		return nil, err
 	}
-	p, err := readPolicy(policySource{path: path, floor: floor, detect: d.find}, creds)
+	p, err := readPolicy(policySource{path: path, floor: floor, detect: d.find, stop: c.Context().Err}, creds)
 	if err != nil {
 		return p, usage(err)
 	}

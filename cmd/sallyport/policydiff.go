@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -29,8 +30,8 @@ out. A change of mode is told; else a policy that observes or learns is compared
 With --replay it asks both what a log recorded, and lists the records that change verdict. A
 record holds no headers and no query, nor whether a request was in TLS: what depends on those
 is counted as undecided.
-Exit codes: 0 they are the same; 1 they differ, or a record is undecided; 2 usage, or a file
-that does not load.`,
+Exit codes: 0 they are the same; 1 they differ, or a record is undecided; 2 usage, a file
+that does not load, or policies that cannot be compared: with -o json, {"error": …}.`,
 		Example: `  sallyport policy diff old.yaml new.yaml
   sallyport policy diff old.yaml new.yaml -o json
   sallyport policy diff old.yaml new.yaml --replay /var/lib/sallyport/audit`,
@@ -51,9 +52,13 @@ that does not load.`,
 			if replay != "" {
 				return replayDiff(c, replay, before, after, asJSON)
 			}
-			d, err := diffPolicies(args, before, after)
+			d, err := diffPolicies(args, before, after, c.Context().Err)
 			if err != nil {
-				return fmt.Errorf("comparing %s and %s: %w", args[0], args[1], err)
+				err = fmt.Errorf("comparing %s and %s: %w", args[0], args[1], err)
+				if asJSON {
+					err = errors.Join(err, printJSON(c.OutOrStdout(), failedDiff{Error: err.Error()}))
+				}
+				return usage(err)
 			}
 			if asJSON {
 				err = printJSON(c.OutOrStdout(), d)
@@ -69,6 +74,11 @@ that does not load.`,
 	c.Flags().StringVar(&replay, "replay", "", "directory of a log whose requests are put to both")
 	addOutput(c)
 	return c
+}
+
+// failedDiff is what diff answers where it cannot compare: neither "the same" nor not.
+type failedDiff struct {
+	Error string `json:"error"`
 }
 
 // policyDiff is what diff answers.
@@ -146,12 +156,12 @@ func (j judgement) String() string {
 	return word
 }
 
-func diffPolicies(files []string, before, after *policyfile.PolicyFile) (*policyDiff, error) {
+func diffPolicies(files []string, before, after *policyfile.PolicyFile, stop func() error) (*policyDiff, error) {
 	d := &policyDiff{
 		Old: policyID{files[0], before.Name, before.Policy.Digest()}, New: policyID{files[1], after.Name, after.Policy.Digest()},
 		Changes: settingChanges(before, after),
 	}
-	list, err := prove.Compare(before.Policy, after.Policy)
+	list, err := prove.Compare(before.Policy, after.Policy, stop)
 	if err != nil {
 		return nil, err
 	}

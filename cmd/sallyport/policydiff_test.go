@@ -23,7 +23,7 @@ func readPolicyText(t *testing.T, name, body string, creds ...policyfile.Credent
 
 func diffTexts(t *testing.T, before, after string) *policyDiff {
 	t.Helper()
-	d, err := diffPolicies([]string{"old", "new"}, readPolicyText(t, "old", before), readPolicyText(t, "new", after))
+	d, err := diffPolicies([]string{"old", "new"}, readPolicyText(t, "old", before), readPolicyText(t, "new", after), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

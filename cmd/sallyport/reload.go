@@ -151,9 +151,7 @@ func (r *reloader) reload(ctx context.Context, trigger string) reloadOut {
 		r.s.tell("the credential files are refused; those before stay in force", err, "dir", r.s.credentialDir)
 	}
 	p := r.newPass(trigger)
-	for _, f := range p.cells {
-		out.Runs = append(out.Runs, p.run(ctx, f))
-	}
+	out.Runs = p.each(ctx, p.cells)
 	r.byCell = map[string]reloadedRun{}
 	for _, run := range out.Runs {
 		r.byCell[run.Cell] = run
@@ -192,8 +190,36 @@ type pass struct {
 	cells   []*control.CellFile // that have an origin
 	creds   []policyfile.Credential
 	err     error // why creds are not there
-	read    map[string]*reading
-	news    bool // something was put in force or refused
+
+	state sync.Mutex // guards the rest, and seen of the reloader
+	read  map[string]*reading
+	news  bool // something was put in force or refused
+}
+
+// atOnce is how many policies are read at a time.
+const atOnce = 8
+
+// each reads the policies of runs, side by side: what takes long to be judged
+// holds back no other run's. The answers are in the order of the cells.
+func (p *pass) each(ctx context.Context, cells []*control.CellFile) []reloadedRun {
+	out := make([]reloadedRun, len(cells))
+	free := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	for i, f := range cells {
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			out[i] = p.run(ctx, f)
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func (p *pass) isNews() {
+	p.state.Lock()
+	defer p.state.Unlock()
+	p.news = true
 }
 
 // reading is a policy as its file was read.
@@ -201,6 +227,7 @@ type reading struct {
 	policy *policy
 	digest string // of the file's octets, "" if it could not be read
 	err    error
+	once   sync.Once
 }
 
 func (r *reloader) newPass(trigger string) *pass {
@@ -217,7 +244,7 @@ func (r *reloader) newPass(trigger string) *pass {
 // run reads the policy of a run, and puts it in force if it is another.
 func (p *pass) run(ctx context.Context, f *control.CellFile) reloadedRun {
 	out := reloadedRun{Cell: f.Cell, Run: f.Run, File: f.Origin.File, Was: f.Policy, Policy: f.Policy, Outcome: kept}
-	got := p.readOrigin(f.Origin)
+	got := p.readOrigin(ctx, f.Origin)
 	err := got.err
 	if err == nil && got.policy.digest != f.Policy {
 		err = p.s.runs.Repolicy(ctx, f.Cell, launcher.Policy{Name: got.policy.name, Digest: got.policy.digest, Source: got.policy.text})
@@ -225,7 +252,8 @@ func (p *pass) run(ctx context.Context, f *control.CellFile) reloadedRun {
 			return out // it has just ended
 		}
 		if err == nil {
-			out.Outcome, out.Policy, p.news = replacedBy, got.policy.digest, true
+			out.Outcome, out.Policy = replacedBy, got.policy.digest
+			p.isNews()
 			p.s.log.Info("a policy was put in force", "cell", f.Cell, "run", f.Run, "file", out.File, "policy", out.Policy, "was", out.Was)
 		}
 	}
@@ -242,7 +270,7 @@ func (p *pass) refuse(ctx context.Context, run *reloadedRun, digest string, err 
 	if before := p.byCell[run.Cell]; p.trigger == "files" && before.Outcome == refused && before.Error == run.Error {
 		return
 	}
-	p.news = true
+	p.isNews()
 	p.s.tell("a policy file is refused; the policy before stays in force", err, "cell", run.Cell, "run", run.Run, "file", run.File, "policy", run.Policy)
 	raw, jsonErr := json.Marshal(struct {
 		File   string `json:"file"`
@@ -260,23 +288,31 @@ func originKey(o *control.Origin) string {
 }
 
 // readOrigin reads a policy as it stands in its files now.
-func (p *pass) readOrigin(o *control.Origin) *reading {
+func (p *pass) readOrigin(ctx context.Context, o *control.Origin) *reading {
 	key := originKey(o)
-	if got := p.read[key]; got != nil {
-		return got
+	p.state.Lock()
+	got := p.read[key]
+	if got == nil {
+		got = &reading{err: p.err}
+		p.read[key] = got
 	}
-	got := &reading{err: p.err}
-	p.read[key] = got
+	p.state.Unlock()
+	got.once.Do(func() { p.readOnce(ctx, o, key, got) })
+	return got
+}
+
+func (p *pass) readOnce(ctx context.Context, o *control.Origin, key string, got *reading) {
 	seen := []string{o.File}
 	if text, err := readFile(o.File); err == nil {
 		got.digest = policyfile.Digest(text)
 	}
 	if got.err == nil {
 		note := func(path string) { seen = append(seen, path) }
-		got.policy, got.err = loadPolicy(policySource{path: o.File, floor: p.s.inst.under(), narrow: o.Narrow, seen: note, detect: keptDetector(o.Detected)}, p.creds)
+		got.policy, got.err = loadPolicy(policySource{path: o.File, floor: p.s.inst.under(), narrow: o.Narrow, seen: note, detect: keptDetector(o.Detected), stop: ctx.Err}, p.creds)
 	}
+	p.state.Lock()
+	defer p.state.Unlock()
 	p.seen[key] = seen
-	return got
 }
 
 // watch follows the files that the runs' policies are made of.

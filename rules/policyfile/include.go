@@ -32,6 +32,8 @@ type loader struct {
 	// beside are the loaders of the other scopes.
 	beside []*loader
 
+	stop func() error // of [Input]
+
 	detect   Detector             // nil for none
 	detected map[string]*detected // by manager
 }

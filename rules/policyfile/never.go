@@ -86,13 +86,14 @@ func (d *policyDoc) prove(p *rules.Policy) []NeverResult {
 	if d.loader.scope == rules.FloorScope {
 		return nil // proved of every policy that stands under it
 	}
+	work := prove.NewWork(d.loader.stop)
 	for _, x := range d.scoped() {
 		for _, s := range x.never {
 			r := NeverResult{Where: x.at(s.node), Text: s.text()}
 			if x.written {
 				r.Where = s.origin
 			}
-			switch e, err := prove.Check(p.Loosest(), s.Statement); {
+			switch e, err := prove.Check(p.Loosest(), s.Statement, work); {
 			case p.Observes():
 				r.Failure = "cannot hold under mode: " + d.mode.String() + ", which lets everything through"
 			case err != nil:

@@ -61,6 +61,8 @@ type Input struct {
 	Floor, Run *Input
 	// Detect tells what package managers are configured with. Nil detects nothing.
 	Detect Detector
+	// Stop, if not nil, is asked during long proofs, which its error ends.
+	Stop func() error
 }
 
 // ParsePolicy is [ReadPolicy] for who needs the policy alone.
@@ -97,7 +99,7 @@ func ReadFloor(src Input, creds []Credential) (*PolicyFile, error) {
 
 // read reads one file and what it includes, in a scope.
 func read(src Input, creds []Credential, scope rules.Scope) *policyDoc {
-	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}, scope: scope, detect: src.Detect, detected: map[string]*detected{}}
+	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}, scope: scope, detect: src.Detect, detected: map[string]*detected{}, stop: src.Stop}
 	return l.load(src.Name, path.Base(src.Name), src.Data, nil)
 }
 

@@ -155,9 +155,10 @@ func (p *PolicyFile) With(approved []rules.Rule) (*rules.Policy, error) {
 		return nil, err
 	}
 	var errs []error
+	work := prove.NewWork(nil)
 	for _, x := range p.doc.scoped() {
 		for _, s := range x.never {
-			e, err := prove.Check(q.Loosest(), s.Statement)
+			e, err := prove.Check(q.Loosest(), s.Statement, work)
 			switch {
 			case err != nil:
 				errs = append(errs, fmt.Errorf("cannot be proved: never %s: %w", s.text(), err))

@@ -99,7 +99,7 @@ func admitsNothing(r *rules.Rule, denies []rules.Rule) bool {
 	if err != nil {
 		return false
 	}
-	e, err := prove.Check(alone, prove.Statement{})
+	e, err := prove.Check(alone, prove.Statement{}, prove.NewWork(nil))
 	return e == nil && err == nil
 }
 

@@ -36,6 +36,7 @@ type view struct {
 	denies   []*rules.Rule // about requests, with methods, paths or conditions
 	// speaks is the rule that carries a stream which nobody looks into.
 	speaks *rules.Rule
+	work   *rules.Work // of the comparison
 }
 
 // side is one of two policies that are compared.
@@ -44,6 +45,7 @@ type side struct {
 	list   []rules.Rule
 	ranges []*rules.Rule       // that deny addresses which names resolve to
 	rank   map[*rules.Rule]int // the order in which rules are consulted
+	work   *rules.Work         // of the comparison
 }
 
 func (s *side) about(h target.Host) []*rules.Rule { return s.at(s.policy.About(h)) }
@@ -80,7 +82,7 @@ func (s *side) near(c cell) []*rules.Rule {
 // view says what s says at c, as [rules.Policy.Decide] does question after
 // question.
 func (s *side) view(c cell) view {
-	var v view
+	v := view{work: s.work}
 	seen, blind, ok := s.sort(c, &v)
 	if !ok {
 		return view{}
@@ -165,6 +167,7 @@ func (a *ask) asks(r *rules.Rule) bool {
 type set struct {
 	in    []rules.PathPattern // as allow rules match; empty with all for every path
 	all   bool
+	work  *rules.Work
 	notIn []rules.PathPattern // as allow rules match
 	out   []rules.PathPattern // as deny rules match
 }
@@ -191,6 +194,7 @@ func (v *view) admits(a ask) (s set, ok bool) {
 	if a.facts == nil {
 		a.facts = &rules.Request{}
 	}
+	s.work = v.work
 	if s.out, ok = v.denied(a); !ok {
 		return set{}, false
 	}
@@ -227,7 +231,8 @@ func (s *set) twoReadings() bool { return s.all && len(s.out) == 0 && len(s.notI
 // if there are any.
 func (s *set) common(t *set, within []rules.PathPattern) (target.Path, bool, error) {
 	q := rules.PathQuestion{
-		In: [][]rules.PathPattern{s.list(), t.list(), within}, NotIn: slices.Concat(s.notIn, t.notIn), Out: slices.Concat(s.out, t.out),
+		Work: s.work,
+		In:   [][]rules.PathPattern{s.list(), t.list(), within}, NotIn: slices.Concat(s.notIn, t.notIn), Out: slices.Concat(s.out, t.out),
 	}
 	return q.Find()
 }
@@ -235,7 +240,7 @@ func (s *set) common(t *set, within []rules.PathPattern) (target.Path, bool, err
 // beyond returns a path in s and not in t, which is nil for no path, that one of
 // the patterns in within matches.
 func (s *set) beyond(t *set, within []rules.PathPattern) (target.Path, bool, error) {
-	base := rules.PathQuestion{In: [][]rules.PathPattern{s.list(), within}, NotIn: s.notIn, Out: s.out}
+	base := rules.PathQuestion{In: [][]rules.PathPattern{s.list(), within}, NotIn: s.notIn, Out: s.out, Work: s.work}
 	if t == nil {
 		return base.Find()
 	}

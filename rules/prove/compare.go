@@ -101,6 +101,9 @@ func (w Witness) String() string {
 // maxCells bounds a comparison.
 const maxCells = 4_000_000
 
+// compareWork bounds the searches for paths of a comparison.
+const compareWork = 1 << 25
+
 // errTooLarge says that a comparison was given up.
 var errTooLarge = errors.New("the policies meet in too many places to be compared")
 
@@ -109,10 +112,12 @@ var errTooLarge = errors.New("the policies meet in too many places to be compare
 // both. Whole policies that only observe are compared as if they enforced;
 // single rules that only observe admit, as they do. Rules count until they
 // expire, so that two policies may differ from some day on only. An error says
-// that it could not be answered.
-func Compare(before, after *rules.Policy) ([]Change, error) {
-	x := comparer{world: world{names: map[target.Name]bool{}}}
+// that it could not be answered, or is that of stop, which may be nil and is
+// asked while it goes on.
+func Compare(before, after *rules.Policy, stop func() error) ([]Change, error) {
+	x := comparer{world: world{names: map[target.Name]bool{}, work: &rules.Work{Left: compareWork, Stop: stop}}}
 	x.old, x.new = newSide(before), newSide(after)
+	x.old.work, x.new.work = x.work, x.work
 	for _, s := range []*side{&x.old, &x.new} {
 		for i := range s.list {
 			x.mention(s.list[i].Hosts, s.list[i].Private, true)
@@ -171,6 +176,14 @@ type comparer struct {
 	times        []int64  // at which rules expire, and 0
 	credentials  []string
 	cells        int
+}
+
+// enter counts a cell that is looked at.
+func (x *comparer) enter() error {
+	if x.cells++; x.cells > maxCells {
+		return errTooLarge
+	}
+	return x.work.Spend(1)
 }
 
 func (x *comparer) learn(r *rules.Rule) {

@@ -258,7 +258,7 @@ func TestCompare(t *testing.T) {
 		},
 	}
 	for _, tt := range tests {
-		list, err := prove.Compare(compiled(t, tt.old...), compiled(t, tt.new...))
+		list, err := prove.Compare(compiled(t, tt.old...), compiled(t, tt.new...), nil)
 		if err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
@@ -391,7 +391,7 @@ func TestCompareTellsEveryDifference(t *testing.T) {
 	all := universe()
 	rapid.Check(t, func(t *rapid.T) {
 		before, after := somePolicy(t, "old"), somePolicy(t, "new")
-		changes, err := prove.Compare(before, after)
+		changes, err := prove.Compare(before, after, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -475,7 +475,7 @@ func TestCompareTellsConditionsApart(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		before, after := policy(t, "old"), policy(t, "new")
-		changes, err := prove.Compare(before, after)
+		changes, err := prove.Compare(before, after, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

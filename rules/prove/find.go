@@ -138,8 +138,8 @@ func (f *finder) lookAt(h hostOf) error {
 		}
 		for _, port := range f.rule.Ports {
 			for _, a := range places {
-				if f.cells++; f.cells > maxCells {
-					return errTooLarge
+				if err := f.enter(); err != nil {
+					return err
 				}
 				if err := f.at(h.pattern, cell{h.host, port, now, a.addr}, a.in); err != nil {
 					return err
@@ -251,8 +251,8 @@ func (f *finder) at(pattern string, c cell, into netip.Prefix) error {
 		if !f.rule.MeetsConditions(&kinds[i]) {
 			continue
 		}
-		if f.cells++; f.cells > maxCells {
-			return errTooLarge
+		if err := f.enter(); err != nil {
+			return err
 		}
 		p.facts = i > 0
 		if err := f.withFacts(p, c, &has, &lacks, &kinds[i]); err != nil {

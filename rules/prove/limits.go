@@ -163,8 +163,8 @@ func (l *limiter) meet(old, r *rules.Rule, h hostOf) (w Witness, found bool, err
 				if !allowsAt(old, c) || !allowsAt(r, c) {
 					continue
 				}
-				if l.cells++; l.cells > maxCells {
-					return w, false, errTooLarge
+				if err := l.enter(); err != nil {
+					return w, false, err
 				}
 				before, after := l.old.view(c), l.new.view(c)
 				if w, found, err = l.meetAt(old, r, c, &before, &after); found || err != nil {

@@ -67,12 +67,29 @@ func (e Example) String() string {
 	return text + " (" + strings.Join(fields, ", ") + ")"
 }
 
+// statementWork bounds the search for an example against one statement.
+const statementWork = 1 << 23
+
+// NewWork returns what the proofs of one policy may cost together. stop, if not
+// nil, ends them with its error.
+func NewWork(stop func() error) *rules.Work {
+	return &rules.Work{Left: 4 * statementWork, Stop: stop}
+}
+
 // Check returns an example against s, nil if there is none. An error says that
-// it could not be answered.
-func Check(p *rules.Policy, s Statement) (*Example, error) {
+// it could not be answered: among others, that it took too much of work, which
+// several checks share.
+func Check(p *rules.Policy, s Statement, work *rules.Work) (*Example, error) {
+	own := rules.Work{Left: min(work.Left, statementWork), Stop: work.Stop}
+	had := own.Left
+	defer func() { work.Left -= had - max(own.Left, 0) }()
+	return check(p, s, &own)
+}
+
+func check(p *rules.Policy, s Statement, work *rules.Work) (*Example, error) {
 	p = p.WithoutRun()
 	list := p.Rules()
-	w := world{policy: p, s: &s, names: map[target.Name]bool{}}
+	w := world{policy: p, s: &s, work: work, names: map[target.Name]bool{}}
 	for i := range list {
 		if list[i].Action == rules.DenyAction {
 			w.denies = append(w.denies, &list[i])
@@ -102,6 +119,7 @@ func Check(p *rules.Policy, s Statement) (*Example, error) {
 type world struct {
 	policy *rules.Policy
 	s      *Statement
+	work   *rules.Work
 	denies []*rules.Rule
 	names  map[target.Name]bool
 	ranges []netip.Prefix
@@ -178,7 +196,7 @@ func (w *world) path(r *rules.Rule, m string, f rules.Request, denies []*rules.R
 		}
 		out = append(out, d.Paths...)
 	}
-	return rules.FindPath(r.Paths, w.s.Paths, out)
+	return rules.PathQuestion{In: [][]rules.PathPattern{r.Paths}, Within: [][]rules.PathPattern{w.s.Paths}, Out: out, Work: w.work}.Find()
 }
 
 // verify asks the engine, which has the last word on what it admits.

@@ -172,7 +172,7 @@ func TestCheck(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
-		e, err := prove.Check(p, tt.s)
+		e, err := prove.Check(p, tt.s, prove.NewWork(nil))
 		got := ""
 		if e != nil {
 			got = e.String()
@@ -193,7 +193,7 @@ func TestTooManyPathsIsNoProof(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := prove.Check(p, prove.Statement{Paths: paths("/**/a1/**/b1/**/a2/**/b2/**/a3/**/b3/**/c")})
+	e, err := prove.Check(p, prove.Statement{Paths: paths("/**/a1/**/b1/**/a2/**/b2/**/a3/**/b3/**/c")}, prove.NewWork(nil))
 	if e != nil || !errors.Is(err, rules.ErrTooManyPaths) {
 		t.Fatalf("%v, %v", e, err)
 	}
@@ -277,7 +277,7 @@ func TestAgreesWithTheEngine(t *testing.T) {
 			Hosts: hosts(rapid.SampledFrom([]string{"a.test", "b.a.test", "*.a.test"}).Draw(t, "host")),
 			Paths: rapid.SliceOfN(somePattern, 0, 2).Draw(t, "never"),
 		}
-		e, err := prove.Check(p, s)
+		e, err := prove.Check(p, s, prove.NewWork(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +322,7 @@ func BenchmarkCheck(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if e, err := prove.Check(p, prove.Statement{Methods: []string{"DELETE"}, Paths: paths("/v2/**")}); e != nil || err != nil {
+		if e, err := prove.Check(p, prove.Statement{Methods: []string{"DELETE"}, Paths: paths("/v2/**")}, prove.NewWork(nil)); e != nil || err != nil {
 			b.Fatal(e, err)
 		}
 	}
