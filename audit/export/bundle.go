@@ -105,15 +105,7 @@ func Bundle(w io.Writer, cfg BundleConfig) (BundleReport, error) {
 	}
 	out.Checkpoints = n
 	b.add(bundleHistory, history[:size])
-	for _, d := range slices.Sorted(maps.Keys(digests)) {
-		text, ok := policyText(cfg.Policies, d)
-		if !ok {
-			out.Absent = append(out.Absent, d)
-			continue
-		}
-		b.add(bundlePolicy+hexOf(d)+".yaml", text)
-		out.Policies++
-	}
+	b.addPolicies(cfg.Policies, digests, &out)
 	b.add(bundleReadme, readme(out, b.now))
 	if b.err == nil {
 		b.err = b.zip.Close()
@@ -122,6 +114,20 @@ func Bundle(w io.Writer, cfg BundleConfig) (BundleReport, error) {
 		return out, fmt.Errorf("bundling: %w", b.err)
 	}
 	return out, nil
+}
+
+// addPolicies adds the texts of the policies that records name, and notes which
+// are not there.
+func (b *bundle) addPolicies(dir string, digests map[string]bool, out *BundleReport) {
+	for _, d := range slices.Sorted(maps.Keys(digests)) {
+		text, ok := policyText(dir, d)
+		if !ok {
+			out.Absent = append(out.Absent, d)
+			continue
+		}
+		b.add(bundlePolicy+hexOf(d)+".yaml", text)
+		out.Policies++
+	}
 }
 
 // bundle keeps the first error.

@@ -264,10 +264,20 @@ func TestPolicyErrors(t *testing.T) {
     - {host: b.b.test, types: [MX]}
     - TXT a.test
 `, []place{
-			{11, 14, "list the names"}, {12, 14, `write "a.test"`}, {13, 14, "only names"}, {14, 14, "is reserved"},
-			{15, 30, "A is always answered"}, {15, 33, `did you mean "TXT"?`}, {15, 38, "none of AAAA, CAA, CNAME, MX, SRV, TXT"}, {15, 49, "MX stands twice"},
-			{16, 7, "has no types"}, {17, 7, "has no host"}, {17, 22, `unknown key "name"`}, {18, 31, "an empty list"},
-			{20, 14, "b.b.test stands twice"}, {21, 7, "it has to be a mapping with host, types"},
+			{11, 14, "list the names"},
+			{12, 14, `write "a.test"`},
+			{13, 14, "only names"},
+			{14, 14, "is reserved"},
+			{15, 30, "A is always answered"},
+			{15, 33, `did you mean "TXT"?`},
+			{15, 38, "none of AAAA, CAA, CNAME, MX, SRV, TXT"},
+			{15, 49, "MX stands twice"},
+			{16, 7, "has no types"},
+			{17, 7, "has no host"},
+			{17, 22, `unknown key "name"`},
+			{18, 31, "an empty list"},
+			{20, 14, "b.b.test stands twice"},
+			{21, 7, "it has to be a mapping with host, types"},
 		}},
 		{"", rule("{host: a.test}", "") + "dns: {resolve: [{host: a.test, types: [TXT]}, {host: _x._tcp.b.test, types: [SRV]}]}\n", []place{
 			{9, 54, "no allow rule is about b.test"},

@@ -163,11 +163,16 @@ func canCompare(lists ...[]*rules.Rule) error {
 // alike reports whether two lists of rules say the same about everything.
 func alike(a, b []*rules.Rule) bool {
 	return slices.EqualFunc(a, b, func(x, y *rules.Rule) bool {
-		return x.ID == y.ID && x.Action == y.Action && x.Raw == y.Raw && x.TLS == y.TLS && x.Credential == y.Credential &&
-			x.Scope == y.Scope && x.Log == y.Log && x.CallersKey == y.CallersKey && slices.Equal(x.Conditions, y.Conditions) && x.Limits == y.Limits && x.Expires == y.Expires && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Methods, y.Methods) &&
-			slices.Equal(x.Private, y.Private) && slices.Equal(x.Hosts, y.Hosts) &&
-			slices.EqualFunc(x.Paths, y.Paths, func(p, q rules.PathPattern) bool { return p.String() == q.String() })
+		return sameMatch(x, y) && x.ID == y.ID && x.Action == y.Action && x.Raw == y.Raw && x.TLS == y.TLS && x.Credential == y.Credential &&
+			x.Scope == y.Scope && x.Log == y.Log && x.CallersKey == y.CallersKey && x.Limits == y.Limits && x.Expires == y.Expires
 	})
+}
+
+// sameMatch reports whether two rules match the same.
+func sameMatch(x, y *rules.Rule) bool {
+	return slices.Equal(x.Conditions, y.Conditions) && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Methods, y.Methods) &&
+		slices.Equal(x.Private, y.Private) && slices.Equal(x.Hosts, y.Hosts) &&
+		slices.EqualFunc(x.Paths, y.Paths, func(p, q rules.PathPattern) bool { return p.String() == q.String() })
 }
 
 // sameRanges reports whether both policies deny the same ranges.

@@ -230,6 +230,12 @@ func (x *comparer) methodsNamedAndOne() []string {
 	return append(slices.Clone(x.methodsNamed), fresh(x.methodsNamed))
 }
 
+// speaksOf reports whether a rule can admit what is asked.
+func (a *ask) speaksOf(r *rules.Rule) bool {
+	return (a.facts == nil || r.MeetsConditions(a.facts)) && (len(r.Methods) == 0 || slices.Contains(r.Methods, a.method)) &&
+		(!a.plain || r.Credential == "")
+}
+
 // only returns what v admits by one rule.
 func (v *view) only(r *rules.Rule, a ask) (s set, ok bool) {
 	switch {
@@ -238,7 +244,7 @@ func (v *view) only(r *rules.Rule, a ask) (s set, ok bool) {
 	case !slices.Contains(v.allows, r):
 		return s, false
 	}
-	if s, ok = v.admits(a); !ok || a.facts != nil && !r.MeetsConditions(a.facts) || len(r.Methods) > 0 && !slices.Contains(r.Methods, a.method) || a.plain && r.Credential != "" {
+	if s, ok = v.admits(a); !ok || !a.speaksOf(r) {
 		return s, false
 	}
 	for _, first := range v.allows { // in the order in which they are consulted
