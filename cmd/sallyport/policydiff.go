@@ -26,7 +26,8 @@ func newPolicyDiff() *cobra.Command {
 reachable, which limits are looser or tighter, and what is recorded in another way: over all
 rules and all that is included, in sentences, with a request that was put to both. Names, reasons,
 tests, order and layout do not count. Hosts, ports, methods, paths, addresses and days are sets,
-so that no difference is left out. A change of mode is told; else a policy that observes or learns is compared by its rules.
+so that no difference is left out. A change of mode is told; else a policy that observes or
+learns is compared by its rules.
 With --replay it asks both what a log recorded, and lists the records that change verdict. A
 record holds no headers and no query, nor whether a request was in TLS: what depends on those
 is counted as undecided.
