@@ -43,9 +43,8 @@ type view struct {
 type side struct {
 	policy *rules.Policy // enforces all that it says: see [rules.Policy.Loosest]
 	list   []rules.Rule
-	ranges []*rules.Rule       // that deny addresses which names resolve to
-	rank   map[*rules.Rule]int // the order in which rules are consulted
-	work   *rules.Work         // of the comparison
+	ranges []*rules.Rule // that deny addresses which names resolve to
+	work   *rules.Work   // of the comparison
 }
 
 func (s *side) about(h target.Host) []*rules.Rule { return s.at(s.policy.About(h)) }

@@ -158,9 +158,8 @@ func Unseen(before, after *rules.Policy, h target.Host) bool {
 
 func newSide(p *rules.Policy) side {
 	p = p.Loosest()
-	s := side{policy: p, list: p.Rules(), rank: map[*rules.Rule]int{}}
+	s := side{policy: p, list: p.Rules()}
 	for i := range s.list {
-		s.rank[&s.list[i]] = i
 		if r := &s.list[i]; r.Action == rules.DenyAction && len(r.Hosts) == 0 {
 			s.ranges = append(s.ranges, r)
 		}

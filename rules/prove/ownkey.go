@@ -98,11 +98,11 @@ func (x *comparer) bothAt(r *rules.Rule, c cell, guards, open *side) (w Witness,
 	for _, m := range x.methodsOf(r) {
 		for i := range kinds {
 			a := ask{method: m, facts: &kinds[i]}
-			s, ok := open.spoken(&v, r, a)
+			s, ok := v.only(r, a)
 			if !ok {
 				continue
 			}
-			p, found, err := guards.careful(&u, &s, a)
+			p, found, err := u.careful(&s, a)
 			if found || err != nil {
 				return witnessOf(c, a, p), found, err
 			}
@@ -112,35 +112,16 @@ func (x *comparer) bothAt(r *rules.Rule, c cell, guards, open *side) (w Witness,
 }
 
 // careful returns a path in t for which a rule speaks that refuses a caller's own key.
-func (s *side) careful(v *view, t *set, a ask) (p target.Path, found bool, err error) {
+func (v *view) careful(t *set, a ask) (p target.Path, found bool, err error) {
 	for _, r := range v.allows {
 		if r.CallersKey {
 			continue
 		}
-		if own, ok := s.spoken(v, r, a); ok {
+		if own, ok := v.only(r, a); ok {
 			if p, found, err = own.common(t, nil); found || err != nil {
 				return p, found, err
 			}
 		}
 	}
 	return p, false, nil
-}
-
-// spoken returns the paths for which r speaks: those that it admits and that no
-// rule admits which is consulted before it.
-func (s *side) spoken(v *view, r *rules.Rule, a ask) (set, bool) {
-	own, ok := v.only(r, a)
-	if !ok {
-		return set{}, false
-	}
-	for _, q := range v.allows {
-		if s.rank[q] >= s.rank[r] || !a.asks(q) {
-			continue
-		}
-		if len(q.Paths) == 0 {
-			return set{}, false
-		}
-		own.notIn = append(slices.Clone(own.notIn), q.Paths...)
-	}
-	return own, true
 }
