@@ -70,12 +70,15 @@ func egress(proxy netip.AddrPort) []variable {
 		// Clients that would ask for credentials or versions at places they never reach.
 		{"AWS_EC2_METADATA_DISABLED", "true"},
 		{"CHECKPOINT_DISABLE", "1"},
-		// No ssh leads out: clone over https what is spelled for ssh.
-		{"GIT_CONFIG_COUNT", "2"},
+		// No ssh leads out: clone over https what is spelled for ssh. And several versions of curl, Debian 12's
+		// among them, now and then wait forever in an HTTP/2 upload that is longer than the window.
+		{"GIT_CONFIG_COUNT", "3"},
 		{"GIT_CONFIG_KEY_0", "url.https://github.com/.insteadOf"},
 		{"GIT_CONFIG_VALUE_0", "git@github.com:"},
 		{"GIT_CONFIG_KEY_1", "url.https://github.com/.insteadOf"},
 		{"GIT_CONFIG_VALUE_1", "ssh://git@github.com/"},
+		{"GIT_CONFIG_KEY_2", "http.version"},
+		{"GIT_CONFIG_VALUE_2", "HTTP/1.1"},
 	}
 }
 

@@ -338,8 +338,9 @@ func TestEnvironment(t *testing.T) {
 		"UV_SYSTEM_CERTS": "1", "CODEX_CA_CERTIFICATE": bundle, "AWS_EC2_METADATA_DISABLED": "true", "CHECKPOINT_DISABLE": "1",
 		"JAVA_TOOL_OPTIONS": "-Dhttp.proxyHost=" + host + " -Dhttp.proxyPort=3128 -Dhttps.proxyHost=" + host + " -Dhttps.proxyPort=3128" +
 			" -Djavax.net.ssl.trustStore=/etc/sallyport/cacerts.jks -Djavax.net.ssl.trustStoreType=JKS",
-		"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "url.https://github.com/.insteadOf", "GIT_CONFIG_VALUE_0": "git@github.com:",
+		"GIT_CONFIG_COUNT": "3", "GIT_CONFIG_KEY_0": "url.https://github.com/.insteadOf", "GIT_CONFIG_VALUE_0": "git@github.com:",
 		"GIT_CONFIG_KEY_1": "url.https://github.com/.insteadOf", "GIT_CONFIG_VALUE_1": "ssh://git@github.com/",
+		"GIT_CONFIG_KEY_2": "http.version", "GIT_CONFIG_VALUE_2": "HTTP/1.1",
 		"HOME": "/tmp/home", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONUNBUFFERED": "1",
 		"SALLYPORT_CELL": res.Cell, "SALLYPORT_RUN": res.Run, "HOSTNAME": res.Cell, "PATH": got["PATH"],
 	}

@@ -64,10 +64,14 @@ func gitHandler(dir string) (repo string, h http.Handler, err error) {
 			return "", nil, fmt.Errorf("making a git repository: %w", err)
 		}
 	}
-	return repo, &cgi.Handler{
+	backend := &cgi.Handler{
 		Path: git, Args: []string{"http-backend"}, Root: "/git", Dir: dir, Stderr: quiet.Writer(),
 		Env: append(gitEnv(dir), "GIT_PROJECT_ROOT="+dir, "GIT_HTTP_EXPORT_ALL=1"),
-	}, nil
+	}
+	return repo, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.TransferEncoding = nil // package cgi refuses chunks, which git sends and its backend reads to the end
+		backend.ServeHTTP(w, r)
+	}), nil
 }
 
 // gitEnv keeps the configuration of whoever runs the lab out of it.
