@@ -62,7 +62,9 @@ func TestCLIReferenceIsUpToDate(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString("# Command line\n\nThis page is made from the program's own help: `make golden` writes it anew.\n\n")
 	b.WriteString("Exit codes: 0 it worked; 1 it did not; 2 the command line or a file that it names is wrong.\n" +
-		"`run` has the command's own exit code, 124 if it ran out of time and 125 if it could not be run.\n")
+		"`run` has the command's own exit code, 124 if it ran out of time and 125 if it could not be run.\n" +
+		"141: nobody reads the output any more. With `-o json` an error is a line of JSON on standard error:\n" +
+		"`error`, `hint` (what to type next), `exit`, and `problems`, the places in files that it is about.\n")
 	writeReference(&b, newRoot())
 	if *update {
 		if err := os.WriteFile(cliReference, b.Bytes(), 0o644); err != nil {

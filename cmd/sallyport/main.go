@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -25,6 +24,7 @@ const (
 	exitNotRun   = 125 // run: it could not be run, as container engines say it
 
 	exitInterrupted = 130 // run: ^C, as shells say it
+	exitPipe        = 141 // nobody reads the output any more, as shells say it
 )
 
 // hintError carries what to type next.
@@ -77,26 +77,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	return report(root.ExecuteContext(ctx), stderr)
-}
-
-// report prints an error for a person and returns the exit code.
-func report(err error, stderr io.Writer) int {
-	if err == nil {
-		return 0
-	}
-	code := exitFailed
-	if exit, ok := errors.AsType[*exitError](err); ok {
-		code = exit.code
-		if exit.err == nil {
-			return code
-		}
-	}
-	fmt.Fprintf(stderr, "sallyport: error: %v\n", err)
-	if h, ok := errors.AsType[*hintError](err); ok {
-		fmt.Fprintf(stderr, "sallyport: hint: %s\n", h.hint)
-	}
-	return code
+	err := root.ExecuteContext(ctx)
+	return report(err, err != nil && wantsJSON(root, args), stderr)
 }
 
 func newRoot() *cobra.Command {

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/audit"
+	"sallyport/rules/policyfile"
+)
+
+// failure is an error as a program reads it: one line of JSON on standard error.
+type failure struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"` // what to type next
+	Exit  int    `json:"exit"`
+	// Problems are the places in files that the error is about, if it is about any.
+	Problems policyfile.Errors `json:"problems,omitempty"`
+}
+
+// report prints an error, for a person or for a program, and returns the exit
+// code. That nobody reads the output any more is no error worth a word.
+func report(err error, asJSON bool, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	if unread(err) {
+		return exitPipe
+	}
+	code := exitFailed
+	if exit, ok := errors.AsType[*exitError](err); ok {
+		code = exit.code
+		if exit.err == nil {
+			return code
+		}
+	}
+	out := failure{Error: err.Error(), Exit: code}
+	if h, ok := errors.AsType[*hintError](err); ok {
+		out.Hint = h.hint
+	}
+	out.Problems, _ = errors.AsType[policyfile.Errors](err)
+	if asJSON {
+		if text, err := json.Marshal(out); err == nil {
+			fmt.Fprintf(stderr, "%s\n", audit.EscapeJSON(text))
+			return code
+		}
+	}
+	fmt.Fprintf(stderr, "sallyport: error: %s\n", out.Error)
+	if out.Hint != "" {
+		fmt.Fprintf(stderr, "sallyport: hint: %s\n", out.Hint)
+	}
+	return code
+}
+
+// unread reports whether an error says that the reader of the standard output
+// has gone, as head(1) does when it has seen enough.
+func unread(err error) bool {
+	bad, ok := errors.AsType[*fs.PathError](err)
+	return ok && bad.Op == "write" && bad.Path == os.Stdout.Name() && errors.Is(bad, syscall.EPIPE)
+}
+
+// wantsJSON reports whether the command that args name was asked for -o json,
+// also when it is what stands before that it could not make sense of.
+func wantsJSON(root *cobra.Command, args []string) bool {
+	c, rest, err := root.Find(args)
+	if err != nil || c.Flags().Lookup("output") == nil {
+		return false
+	}
+	if !c.Flags().Changed("output") {
+		c.Flags().ParseErrorsAllowlist.UnknownFlags = true
+		_ = c.Flags().Parse(rest) // what is wrong has been told
+	}
+	return c.Flags().Lookup("output").Value.String() == "json"
+}
