@@ -33,7 +33,7 @@ type bound struct {
 var validEnv = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // bind checks a credential and makes it ready. It reports every fault at once.
-func bind(c policyfile.Credential, cfg Config) (*bound, error) {
+func (s *Server) bind(c policyfile.Credential, cfg Config) (*bound, error) {
 	var errs []error
 	fault := func(err error) {
 		if err != nil {
@@ -50,7 +50,7 @@ func bind(c policyfile.Credential, cfg Config) (*bound, error) {
 	}
 	b := &bound{doc: c, revoked: cfg.Revoked(c.Name), name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, envFile: c.EnvFile, kind: string(c.Type)}
 	var err error
-	b.scheme, err = sign.New(c.Scheme, sign.Config{Transport: cfg.Transport, Now: cfg.Now})
+	b.scheme, err = sign.New(c.Scheme, s.signConfig(cfg))
 	fault(err)
 	b.source, err = source.Open(c.Source, source.Config{
 		UID: cfg.UID, User: cfg.User, LookupEnv: cfg.LookupEnv, Transport: cfg.Transport, Now: cfg.Now,

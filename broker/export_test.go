@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"io"
 	"net/http"
 )
@@ -16,4 +17,28 @@ func StandIn(secret string) (text string, parts []string, err error) {
 func Unframe(r *http.Request, trailer bool) (io.ReadCloser, int64, error) {
 	m, err := message{}.signedChunks(r, trailer)
 	return m.body, m.length, err
+}
+
+// GrantDirect grants credentials without a socket, for tests in a bubble.
+func (s *Server) GrantDirect(ctx context.Context, cell, run string, names ...string) error {
+	_, err := s.grant(ctx, GrantRequest{Cell: cell, Run: run, Credentials: names})
+	return err
+}
+
+// SignDirect returns the header Authorization that a GET of a host's / gets, and
+// whether a token was made for it.
+func (s *Server) SignDirect(ctx context.Context, cell, run, credential, host string) (header string, minted bool, err error) {
+	ans, err := s.inject(ctx, injectRequest{
+		Cell: cell, Run: run, Credential: credential, Secure: true, Method: http.MethodGet, Host: host, Port: 443, Path: "/",
+	})
+	if err != nil {
+		return "", false, err
+	}
+	return ans.Set["Authorization"][0], ans.Minted, nil
+}
+
+// RevokeDirect revokes a credential without a socket.
+func (s *Server) RevokeDirect(ctx context.Context, credential string) error {
+	_, err := s.revokeCredential(ctx, Named{credential})
+	return err
 }

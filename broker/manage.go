@@ -53,7 +53,7 @@ func (s *Server) replace(name string, change func(*bound) (*bound, error)) (*bou
 // refresh drops what is held of a credential's secret, tokens included, and looks
 // whether it can be used now.
 func (s *Server) refresh(ctx context.Context, in Named) (Status, error) {
-	b, err := s.replace(in.Credential, func(b *bound) (*bound, error) { return bind(b.doc, s.cfg) })
+	b, err := s.replace(in.Credential, func(b *bound) (*bound, error) { return s.bind(b.doc, s.cfg) })
 	if err != nil {
 		return Status{}, err
 	}
@@ -70,7 +70,7 @@ func (s *Server) revokeCredential(ctx context.Context, in Named) (Revoked, error
 	b, err := s.replace(in.Credential, func(b *bound) (*bound, error) {
 		next := *b
 		next.revoked = true
-		scheme, err := sign.New(b.doc.Scheme, s.signConfig())
+		scheme, err := sign.New(b.doc.Scheme, s.signConfig(s.cfg))
 		next.scheme = scheme // without what was minted
 		return &next, err
 	})
@@ -84,8 +84,8 @@ func (s *Server) revokeCredential(ctx context.Context, in Named) (Revoked, error
 	return Revoked{dropped}, nil
 }
 
-func (s *Server) signConfig() sign.Config {
-	return sign.Config{Transport: s.cfg.Transport, Now: s.cfg.Now}
+func (s *Server) signConfig(cfg Config) sign.Config {
+	return sign.Config{Transport: cfg.Transport, Now: cfg.Now, Made: s.tokensChanged}
 }
 
 // Tested is what came of a dry signature. It holds names, never values.

@@ -64,6 +64,7 @@ type Config struct {
 type Server struct {
 	cfg   Config
 	creds atomic.Pointer[map[string]*bound] // replaced whole
+	wake  chan struct{}                     // tells Refresh to look again; holds one
 
 	mu    sync.Mutex // guards cells, uses, and replacing creds
 	cells map[string]*cellGrants
@@ -102,8 +103,8 @@ func NewServer(cfg Config) (*Server, error) {
 	if cfg.Revoked == nil {
 		cfg.Revoked = func(string) bool { return false }
 	}
-	s := &Server{cfg: cfg, cells: map[string]*cellGrants{}, uses: map[string]*use{}}
-	creds, err := bindAll(cfg, nil)
+	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), cells: map[string]*cellGrants{}, uses: map[string]*use{}}
+	creds, err := s.bindAll(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -125,14 +126,14 @@ func (s *Server) put(creds map[string]*bound) {
 
 // bindAll makes credentials ready. One whose document did not change stays as it
 // was: tokens that were made with it are still good.
-func bindAll(cfg Config, old map[string]*bound) (map[string]*bound, error) {
+func (s *Server) bindAll(cfg Config, old map[string]*bound) (map[string]*bound, error) {
 	creds := map[string]*bound{}
 	var errs []error
 	for _, c := range cfg.Credentials {
 		b := old[c.Name]
 		if b == nil || c.Digest == "" || b.doc.Digest != c.Digest || b.revoked != cfg.Revoked(c.Name) {
 			var err error
-			if b, err = bind(c, cfg); err != nil {
+			if b, err = s.bind(c, cfg); err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -155,7 +156,7 @@ func (s *Server) Reload(cfg Config) error {
 	next.Credentials, next.Transport = cfg.Credentials, cfg.Transport
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	creds, err := bindAll(next, *s.creds.Load())
+	creds, err := s.bindAll(next, *s.creds.Load())
 	if err != nil {
 		return err
 	}
@@ -167,6 +168,7 @@ func (s *Server) Reload(cfg Config) error {
 		}
 	}
 	s.sweepLocked()
+	s.tokensChanged()
 	s.cfg.Log.Info("credentials read", "count", len(creds))
 	return nil
 }

@@ -30,7 +30,7 @@ type awsRole struct {
 	path      target.Path
 	transport http.RoundTripper
 	now       func() time.Time
-	minter    *minter
+	*minter
 }
 
 func newAWSRole(spec policyfile.AWSRole, cfg Config) (*awsRole, error) {
@@ -50,7 +50,7 @@ func newAWSRole(spec policyfile.AWSRole, cfg Config) (*awsRole, error) {
 	if r.path, err = target.ParsePath(u.EscapedPath()); err != nil {
 		return nil, err
 	}
-	r.minter = &minter{mint: r.mint, now: cfg.Now}
+	r.minter = newMinter(cfg, r.mint)
 	return r, nil
 }
 

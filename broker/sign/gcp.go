@@ -24,10 +24,10 @@ import (
 // server to server applications", "Self-signed JWTs" and AIP-4111 in Google's
 // documentation). The secret is the key file; its key signs here and nowhere else.
 type gcpServiceAccount struct {
-	spec   policyfile.Google
-	oauth  policyfile.OAuth2
-	asker  tokenEndpoint
-	minter *minter
+	spec  policyfile.Google
+	oauth policyfile.OAuth2
+	asker tokenEndpoint
+	*minter
 }
 
 // googleLife is the most that Google lets a signed statement hold.
@@ -47,7 +47,7 @@ func newGCPServiceAccount(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return nil, errors.New(`type "gcp-service-account" needs scopes for access tokens, an audience for id tokens, and one of them for self-signed ones`)
 	}
 	g := &gcpServiceAccount{spec: s.Google, oauth: s.OAuth2, asker: e}
-	g.minter = &minter{mint: g.mint, now: cfg.Now}
+	g.minter = newMinter(cfg, g.mint)
 	return g, nil
 }
 

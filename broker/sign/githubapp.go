@@ -22,7 +22,7 @@ type gitHubApp struct {
 	spec      policyfile.GitHubApp
 	transport http.RoundTripper
 	now       func() time.Time
-	minter    *minter
+	*minter
 }
 
 const (
@@ -40,7 +40,7 @@ func newGitHubApp(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return nil, errors.New(`type "github-app" needs a way out for the broker, and there is none`)
 	}
 	g := &gitHubApp{spec: s.GitHubApp, transport: cfg.Transport, now: cfg.Now}
-	g.minter = &minter{mint: g.mint, now: cfg.Now}
+	g.minter = newMinter(cfg, g.mint)
 	return g, nil
 }
 

@@ -33,28 +33,35 @@ type minted struct {
 
 type mintsKey struct{}
 
-// CountMints returns a context in which the tokens that are minted are counted.
+// CountMints returns a context in which tokens are counted that are used for the
+// first time.
 func CountMints(ctx context.Context) (context.Context, *atomic.Int64) {
 	n := new(atomic.Int64)
 	return context.WithValue(ctx, mintsKey{}, n), n
 }
 
-// minter keeps one token that was made with a secret, and has it made anew by
-// one caller at a time: ahead of its end, while the others use what there is, or
-// with the others waiting. Another secret begins anew, so that nothing made with
-// a rotated one is used again.
+// minter keeps one token that was made with a secret. Where there is none that can
+// be used, one caller makes it and the others wait. Ahead of its end the broker's
+// refresher has it made anew ([Renewer]), while everybody uses what there is.
+// Another secret begins anew, so that nothing made with a rotated one is used again.
 type minter struct {
 	mint func(context.Context, secret.Value) (minted, error)
 	now  func() time.Time
+	made func() // see [Config]; nil tells nobody
 
 	mu      sync.Mutex // guards what follows
 	key     [sha256.Size]byte
 	token   string
-	renew   time.Time // from here on one caller tries for another
+	used    bool      // the token, since it was made
+	renew   time.Time // from here on another is made ahead
 	until   time.Time // from here on the token is not used
 	err     error     // of the last mint
 	retry   time.Time // until here err is told again
 	running chan struct{}
+}
+
+func newMinter(cfg Config, mint func(context.Context, secret.Value) (minted, error)) *minter {
+	return &minter{mint: mint, now: cfg.Now, made: cfg.Made}
 }
 
 // get returns a token that was made with v.
@@ -64,7 +71,15 @@ func (m *minter) get(ctx context.Context, v secret.Value) (string, error) {
 		step := m.next(key)
 		switch {
 		case step.mine:
-			m.run(ctx, v, key, step.running)
+			// Others wait for it, so that it does not end with the request that
+			// happened to start it.
+			_ = m.run(context.WithoutCancel(ctx), v, key, step.running) // the next step tells
+		case step.first:
+			m.tell() // from now on it is worth renewing
+			if n, ok := ctx.Value(mintsKey{}).(*atomic.Int64); ok {
+				n.Add(1)
+			}
+			return step.token, nil
 		case step.token != "" || step.err != nil:
 			return step.token, step.err
 		default:
@@ -81,40 +96,84 @@ func (m *minter) get(ctx context.Context, v secret.Value) (string, error) {
 type step struct {
 	mine    bool
 	token   string
+	first   bool // use of token
 	err     error
 	running chan struct{}
+}
+
+// tell tells that Due has changed.
+func (m *minter) tell() {
+	if m.made != nil {
+		m.made()
+	}
 }
 
 func (m *minter) next(key [sha256.Size]byte) step {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if key != m.key {
-		m.key, m.token, m.err, m.running = key, "", nil, nil
-		m.renew, m.until, m.retry = time.Time{}, time.Time{}, time.Time{}
-	}
+	m.beginLocked(key)
 	now := m.now()
-	usable := m.token != "" && now.Before(m.until)
-	resting := m.err != nil && now.Before(m.retry)
-	fresh := usable && now.Before(m.renew)
 	switch {
-	case !fresh && !resting && m.running == nil:
-		m.running = make(chan struct{})
-		return step{mine: true, running: m.running}
-	case usable:
-		return step{token: m.token}
-	case resting:
+	case m.token != "" && now.Before(m.until):
+		first := !m.used
+		m.used = true
+		return step{token: m.token, first: first}
+	case m.running != nil:
+		return step{running: m.running}
+	case m.err != nil && now.Before(m.retry):
 		return step{err: m.err}
 	default:
-		return step{running: m.running}
+		m.running = make(chan struct{})
+		return step{mine: true, running: m.running}
 	}
 }
 
-// run mints and stores what came of it. Others wait for it, so that it does not
-// end with the request that happened to start it.
-func (m *minter) run(ctx context.Context, v secret.Value, key [sha256.Size]byte, done chan struct{}) {
+// beginLocked begins anew with another secret.
+func (m *minter) beginLocked(key [sha256.Size]byte) {
+	if key == m.key {
+		return
+	}
+	m.key, m.token, m.used, m.err, m.running = key, "", false, nil, nil
+	m.renew, m.until, m.retry = time.Time{}, time.Time{}, time.Time{}
+}
+
+// Due implements [Renewer]. A token that nobody used since it was made is let go.
+func (m *minter) Due() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.token == "" || !m.used || m.running != nil || !m.now().Before(m.until) {
+		return time.Time{}
+	}
+	if m.err != nil && m.retry.After(m.renew) {
+		return m.retry
+	}
+	return m.renew
+}
+
+// Renew implements [Renewer].
+func (m *minter) Renew(ctx context.Context, v secret.Value) error {
+	if due := m.Due(); due.IsZero() || due.After(m.now()) {
+		return nil
+	}
+	key := sha256.Sum256(v.Reveal())
+	m.mu.Lock()
+	m.beginLocked(key)
+	if m.running != nil { // somebody was faster
+		m.mu.Unlock()
+		return nil
+	}
+	done := make(chan struct{})
+	m.running = done
+	m.mu.Unlock()
+	return m.run(ctx, v, key, done)
+}
+
+// run mints and stores what came of it.
+func (m *minter) run(ctx context.Context, v secret.Value, key [sha256.Size]byte, done chan struct{}) error {
 	defer close(done)
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), mintTimeout, fmt.Errorf("it took longer than %v", mintTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, mintTimeout, fmt.Errorf("it took longer than %v", mintTimeout))
 	defer cancel()
+	asked := m.now() // the life of a token begins before its answer arrives
 	got, err := m.mint(ctx, v)
 	if err == nil && got.life == 0 {
 		got.life = mintLife
@@ -122,21 +181,24 @@ func (m *minter) run(ctx context.Context, v secret.Value, key [sha256.Size]byte,
 	if err == nil && got.life <= mintMargin {
 		err = errors.New("the token is at its end already; do the clocks agree?")
 	}
+	m.store(key, got, err, asked)
+	m.tell()
+	return err
+}
+
+func (m *minter) store(key [sha256.Size]byte, got minted, err error, asked time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if key != m.key {
 		return // the secret was rotated meanwhile
 	}
-	now := m.now()
 	m.running, m.err = nil, err
 	if err != nil {
-		m.retry = now.Add(mintRetry)
+		m.retry = m.now().Add(mintRetry)
 		return
-	}
-	if n, ok := ctx.Value(mintsKey{}).(*atomic.Int64); ok {
-		n.Add(1)
 	}
 	use := got.life - mintMargin
 	// Not all at the same moment, where many brokers share an endpoint.
-	m.token, m.until, m.renew = got.token, now.Add(use), now.Add(use*3/4+rand.N(use/8+1)) //nolint:gosec // nobody gains by guessing it
+	ahead := use*3/4 + rand.N(use/8+1) //nolint:gosec // nobody gains by guessing it
+	m.token, m.used, m.until, m.renew = got.token, false, asked.Add(use), asked.Add(ahead)
 }

@@ -17,9 +17,9 @@ import (
 // 4.4): the secret is the client's, its password or its private key; what goes
 // into requests is a token that an endpoint gives for it (RFC 6750).
 type oauth2Client struct {
-	spec   policyfile.OAuth2
-	asker  tokenEndpoint
-	minter *minter
+	spec  policyfile.OAuth2
+	asker tokenEndpoint
+	*minter
 }
 
 func newOAuth2Client(s policyfile.Scheme, cfg Config) (Scheme, error) {
@@ -36,7 +36,7 @@ func newOAuth2Client(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return nil, fmt.Errorf("auth %q is no way for a client to show who it is", a)
 	}
 	c := &oauth2Client{spec: s.OAuth2, asker: e}
-	c.minter = &minter{mint: c.mint, now: cfg.Now}
+	c.minter = newMinter(cfg, c.mint)
 	return c, nil
 }
 

@@ -232,6 +232,7 @@ func TestOneMintForAThousandRequests(t *testing.T) {
 func TestTokenIsRenewedAheadOfItsEnd(t *testing.T) {
 	i, c := newIssuer(t), &clock{}
 	s := i.scheme(t, c)
+	ahead := s.(sign.Renewer)
 	want := func(tok string, mints int64) {
 		t.Helper()
 		got, err := token(t.Context(), s, clientSecret)
@@ -239,19 +240,74 @@ func TestTokenIsRenewedAheadOfItsEnd(t *testing.T) {
 			t.Errorf("at %v: %q, %v, %d mints, want %q, %d", c.Now().Sub(time.Unix(0, 0)), got, err, i.mints.Load(), tok, mints)
 		}
 	}
+	renew := func(fails bool) {
+		t.Helper()
+		if err := ahead.Renew(t.Context(), secret.New([]byte(clientSecret))); (err != nil) != fails {
+			t.Errorf("renewing: %v", err)
+		}
+	}
+	if due := ahead.Due(); !due.IsZero() {
+		t.Errorf("due at %v before the first use", due)
+	}
 	want("token-1", 1)
+	if due := ahead.Due().Sub(c.Now()); due < 44*time.Minute || due > 53*time.Minute {
+		t.Errorf("due in %v, want between three quarters and seven eighths of its use", due)
+	}
 	c.advance(44 * time.Minute)
+	renew(false)
 	want("token-1", 1)
 	c.advance(10 * time.Minute) // three quarters and the jitter have passed
+	want("token-1", 1)          // no request makes the next one
+	renew(false)
+	if due := ahead.Due(); !due.IsZero() {
+		t.Errorf("due at %v, and nobody used the token", due)
+	}
 	want("token-2", 2)
 	// The endpoint goes down: the token serves until shortly before its end.
 	i.answers(503, "", "")
 	c.advance(55 * time.Minute)
+	renew(true)
 	want("token-2", 3)
+	if due := ahead.Due().Sub(c.Now()); due != 5*time.Second {
+		t.Errorf("after a failure due in %v", due)
+	}
+	renew(false) // not yet
 	want("token-2", 3)
 	c.advance(4*time.Minute + 31*time.Second)
 	if got, err := token(t.Context(), s, clientSecret); err == nil {
 		t.Errorf("after its end: %q", got)
+	}
+	if due := ahead.Due(); !due.IsZero() {
+		t.Errorf("due at %v without a token", due)
+	}
+}
+
+// TestRenewalIsNotAskedTwice: while one is under way, nobody waits and nobody asks.
+func TestRenewalIsNotAskedTwice(t *testing.T) {
+	i, c := newIssuer(t), &clock{}
+	s := i.scheme(t, c)
+	if got, err := token(t.Context(), s, clientSecret); err != nil || got != "token-1" {
+		t.Fatal(got, err)
+	}
+	c.advance(54 * time.Minute)
+	i.release, i.arrived = make(chan struct{}), make(chan struct{})
+	done := make(chan error)
+	go func() { done <- s.(sign.Renewer).Renew(t.Context(), secret.New([]byte(clientSecret))) }()
+	<-i.arrived
+	for range 1000 {
+		if got, err := token(t.Context(), s, clientSecret); err != nil || got != "token-1" {
+			t.Fatal(got, err)
+		}
+	}
+	if err := s.(sign.Renewer).Renew(t.Context(), secret.New([]byte(clientSecret))); err != nil {
+		t.Error(err)
+	}
+	close(i.release)
+	if err := <-done; err != nil || i.mints.Load() != 2 {
+		t.Errorf("%v, %d mints, want 2", err, i.mints.Load())
+	}
+	if got, err := token(t.Context(), s, clientSecret); err != nil || got != "token-2" {
+		t.Errorf("after it: %q, %v", got, err)
 	}
 }
 

@@ -16,9 +16,9 @@ import (
 // oauth2JWT exchanges a signed statement for a token: the JWT bearer grant
 // (RFC 7523 section 2.1). The secret is the private key.
 type oauth2JWT struct {
-	spec   policyfile.OAuth2
-	asker  tokenEndpoint
-	minter *minter
+	spec  policyfile.OAuth2
+	asker tokenEndpoint
+	*minter
 }
 
 func newOAuth2JWT(s policyfile.Scheme, cfg Config) (Scheme, error) {
@@ -33,7 +33,7 @@ func newOAuth2JWT(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return nil, fmt.Errorf("algorithm %q is not one that an assertion is signed with", s.OAuth2.Algorithm)
 	}
 	o := &oauth2JWT{spec: s.OAuth2, asker: e}
-	o.minter = &minter{mint: o.mint, now: cfg.Now}
+	o.minter = newMinter(cfg, o.mint)
 	return o, nil
 }
 

@@ -18,9 +18,9 @@ import (
 // oauth2Refresh uses a refresh token (RFC 6749 section 6): what goes into
 // requests is the access token that the endpoint gives for it.
 type oauth2Refresh struct {
-	spec   policyfile.OAuth2
-	asker  tokenEndpoint
-	minter *minter
+	spec  policyfile.OAuth2
+	asker tokenEndpoint
+	*minter
 
 	mu sync.Mutex // guards what follows
 	// key is of the secret that next, the refresh token in use, descends from.
@@ -34,7 +34,7 @@ func newOAuth2Refresh(s policyfile.Scheme, cfg Config) (Scheme, error) {
 		return nil, err
 	}
 	o := &oauth2Refresh{spec: s.OAuth2, asker: e}
-	o.minter = &minter{mint: o.mint, now: cfg.Now}
+	o.minter = newMinter(cfg, o.mint)
 	return o, nil
 }
 

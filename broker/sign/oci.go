@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +25,7 @@ import (
 type ociRegistry struct {
 	spec      policyfile.OCI
 	transport http.RoundTripper
-	now       func() time.Time
+	cfg       Config
 
 	mu      sync.Mutex // guards minters
 	minters map[string]*minter
@@ -46,7 +48,7 @@ func newOCIRegistry(s policyfile.Scheme, cfg Config) (Scheme, error) {
 	case cfg.Transport == nil || cfg.Now == nil:
 		return nil, errors.New(`type "oci-registry" needs a way out for the broker, and there is none`)
 	}
-	return &ociRegistry{spec: s.OCI, transport: cfg.Transport, now: cfg.Now, minters: map[string]*minter{}}, nil
+	return &ociRegistry{spec: s.OCI, transport: cfg.Transport, cfg: cfg, minters: map[string]*minter{}}, nil
 }
 
 func (*ociRegistry) Place() control.Place {
@@ -109,9 +111,34 @@ func (o *ociRegistry) minter(scope string) *minter {
 			break
 		}
 	}
-	m := &minter{now: o.now, mint: func(ctx context.Context, v secret.Value) (minted, error) { return o.mint(ctx, scope, v) }}
+	m := newMinter(o.cfg, func(ctx context.Context, v secret.Value) (minted, error) { return o.mint(ctx, scope, v) })
 	o.minters[scope] = m
 	return m
+}
+
+// Due implements [Renewer].
+func (o *ociRegistry) Due() (first time.Time) {
+	for _, m := range o.all() {
+		if due := m.Due(); first.IsZero() || !due.IsZero() && due.Before(first) {
+			first = due
+		}
+	}
+	return first
+}
+
+// Renew implements [Renewer].
+func (o *ociRegistry) Renew(ctx context.Context, v secret.Value) error {
+	var errs []error
+	for _, m := range o.all() {
+		errs = append(errs, m.Renew(ctx, v))
+	}
+	return errors.Join(errs...)
+}
+
+func (o *ociRegistry) all() []*minter {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Values(o.minters))
 }
 
 func (o *ociRegistry) mint(ctx context.Context, scope string, v secret.Value) (minted, error) {

@@ -28,6 +28,9 @@ type Config struct {
 	// It verifies its peers, and never follows a redirect.
 	Transport http.RoundTripper
 	Now       func() time.Time
+	// Made is called when a token was made, could not be, or is used for the first
+	// time: when the next one is due has changed. Nil tells nobody.
+	Made func()
 }
 
 // Request is an admitted request, as far as a scheme needs it.
@@ -82,6 +85,17 @@ type Shaper interface {
 // with that. An empty text says that there is no document.
 type Documenter interface {
 	Document(v secret.Value, placeholder string) (text, id string, err error)
+}
+
+// Renewer is a [Scheme] that keeps tokens which end. Somebody has to call Renew when
+// it is due, so that no request waits for a token.
+type Renewer interface {
+	// Due returns when the next token is to be made ahead of the end of one that is in
+	// use; the zero time says that there is none.
+	Due() time.Time
+	// Renew makes the tokens that are due by now with v. Those in use stay in use,
+	// whatever comes of it.
+	Renew(ctx context.Context, v secret.Value) error
 }
 
 // New returns the scheme that a credential document describes.

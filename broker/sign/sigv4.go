@@ -60,6 +60,22 @@ func (sigV4) Place() control.Place {
 	return control.Place{Type: "aws-sigv4", Header: "Authorization", Fields: true, Payload: true}
 }
 
+// Due implements [Renewer].
+func (s sigV4) Due() time.Time {
+	if s.role == nil {
+		return time.Time{}
+	}
+	return s.role.Due()
+}
+
+// Renew implements [Renewer].
+func (s sigV4) Renew(ctx context.Context, v secret.Value) error {
+	if s.role == nil {
+		return nil
+	}
+	return s.role.Renew(ctx, v)
+}
+
 func (sigV4) Check(v secret.Value) error {
 	_, err := readAWSKeys(v)
 	return err

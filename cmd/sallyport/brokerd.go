@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 
@@ -69,5 +70,8 @@ func runBroker(ctx context.Context, inst instance, log *slog.Logger) error {
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
+	var refreshing sync.WaitGroup
+	defer refreshing.Wait()
+	refreshing.Go(func() { s.Refresh(ctx) })
 	return serveHTTP(ctx, control.NewServer(s.Handler()), l)
 }
