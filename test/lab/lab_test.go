@@ -233,9 +233,11 @@ func TestGit(t *testing.T) {
 		t.Fatal("git is not installed: the demo needs it")
 	}
 	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // git itself waits for ever
+	defer cancel()
 	git := func(args ...string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "git", args...)
+		cmd := exec.CommandContext(ctx, "git", args...)
 		cmd.Env = []string{
 			"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "GIT_SSL_CAINFO=" + l.CAFile, "GIT_CONFIG_NOSYSTEM=1",
 			"GIT_TERMINAL_PROMPT=0", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@t", "GIT_COMMITTER_NAME=t", "GIT_COMMITTER_EMAIL=t@t",
