@@ -77,6 +77,9 @@ func Compile(s Source) (*Policy, error) {
 		}
 		p.lookups[l] = struct{}{}
 	}
+	for i := range s.Never {
+		p.never = append(p.never, clone(&s.Never[i]))
+	}
 	p.lax = p.loosen()
 	return p, nil
 }

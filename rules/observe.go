@@ -20,6 +20,9 @@ func (p *Policy) observed(r *Request, d Decision) Decision {
 	}
 	learned := !refused(&through) && p.learns(through.Rule)
 	if refused(&through) && p.observe && through.Scope == scopePolicy && !p.stands(&through) {
+		if n, forbidden := p.forbidden(r); forbidden {
+			return n
+		}
 		through, learned = p.letThrough(r, d), p.learn
 	}
 	if refused(&through) {
@@ -149,16 +152,25 @@ func (p *Policy) outside(r *Request) (Decision, bool) {
 	return d, true
 }
 
-// wouldBeUnseen reports a deny rule of another scope than the policy's that
-// would have to look at requests on a stream which cannot be looked into.
+// wouldBeUnseen reports a deny rule of another scope than the policy's, or a
+// statement, that would have to look at requests on a stream which cannot be
+// looked into.
 func (p *Policy) wouldBeUnseen(r *Request) (yes bool) {
+	if slices.ContainsFunc(p.never, func(n Rule) bool { return n.aboutHost(r) && n.wouldLook(r) }) {
+		return true
+	}
 	p.near(r.Endpoint.Host, func(i int32) bool {
 		rule := &p.rules[i]
-		yes = rule.Action == DenyAction && rule.Scope != PolicyScope && rule.judgesRequests() &&
-			(len(rule.Ports) == 0 || rule.covers(r.Endpoint.Port))
+		yes = rule.Action == DenyAction && rule.Scope != PolicyScope && rule.wouldLook(r)
 		return !yes
 	})
 	return yes
+}
+
+// wouldLook reports a deny rule about the request's host that is about some
+// requests at its port.
+func (r *Rule) wouldLook(req *Request) bool {
+	return r.judgesRequests() && (len(r.Ports) == 0 || r.covers(req.Endpoint.Port))
 }
 
 // Observes reports whether the policy as a whole only observes, or learns.

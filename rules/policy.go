@@ -27,6 +27,7 @@ type Policy struct {
 	totals *Totals
 	// lookups are the names and types that are looked up.
 	lookups map[Lookup]struct{}
+	never   []Rule // see Source
 }
 
 // DeniedNames says how a denied name is answered in DNS.
@@ -144,6 +145,10 @@ type Source struct {
 	// Lookups are the names and types that are looked up for a sandbox, where an
 	// allow rule is about their [ServiceHost].
 	Lookups []Lookup
+	// Never are what no mode lets through, in the form of deny rules; without
+	// Hosts about every host. That the rules themselves admit none of it is for
+	// the caller to prove.
+	Never []Rule
 }
 
 // Name returns the policy's name.
@@ -214,7 +219,7 @@ func (p *Policy) With(more []Rule) (*Policy, error) {
 	}
 	src := Source{
 		Name: p.name, Digest: p.digest, Denied: p.denied, Observe: p.observe, Learn: p.learn,
-		Rules: append(p.Rules(), more...), Narrowed: p.narrow, Lookups: p.Lookups(),
+		Rules: append(p.Rules(), more...), Narrowed: p.narrow, Lookups: p.Lookups(), Never: p.never,
 	}
 	if p.totals != nil {
 		src.Totals = *p.totals

@@ -76,6 +76,7 @@ func loadPolicy(src policySource, creds []policyfile.Credential) (*policy, error
 type policySource struct {
 	path   string
 	floor  string            // file that it stands under, "" for none
+	from   string            // file that the floor was made of, "" for the same
 	narrow string            // file that narrows it, "" for none
 	seen   func(path string) // told of every file that is asked for; may be nil
 	// detect tells what package managers are configured with; nil detects nothing.
@@ -114,6 +115,9 @@ func readPolicy(src policySource, creds []policyfile.Credential) (*policyfile.Po
 		}
 		defer done()
 		input.Detect = src.detect
+		if other.what == "floor" {
+			input.From = src.from
+		}
 		*other.dst = input
 	}
 	return policyfile.ReadPolicy(in, creds)

@@ -105,6 +105,7 @@ func (i instance) upSocket() string { return i.run("up.sock") }
 
 func (i instance) cells() string       { return i.run("cells") }
 func (i instance) floor() string       { return i.run("floor.yaml") }
+func (i instance) floorName() string   { return i.run("floor.from") }
 func (i instance) policies() string    { return i.run("policies") }
 func (i instance) credentials() string { return i.run("credentials") }
 func (i instance) caCert() string      { return i.state("ca.crt") }
@@ -118,6 +119,19 @@ func (i instance) under() string {
 		return i.floor()
 	}
 	return ""
+}
+
+// floorFrom is the file that the floor was made of, as a person knows it, "" if
+// there is none.
+func (i instance) floorFrom() string {
+	if i.under() == "" {
+		return ""
+	}
+	name, err := readFile(i.floorName())
+	if err != nil {
+		return "" // errors name the copy, then
+	}
+	return string(name)
 }
 
 // auditPublicKey is what the log is checked against. It is root's, outside the

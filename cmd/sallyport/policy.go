@@ -24,6 +24,7 @@ func newPolicy() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().String("floor", "", "policy file that the policy stands under")
+	c.PersistentFlags().String("narrow", "", "policy file that narrows the policy, as that of run --narrow")
 	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")
 	c.PersistentFlags().String("detect-root", "", detectRootUsage)
 	c.AddCommand(newPolicyLint(), newPolicyTest(), newPolicyExplain(), newPolicyProve(), newPolicyShow(), newPolicyReload())
@@ -63,6 +64,10 @@ func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, erro
 	if err != nil {
 		return nil, err
 	}
+	narrow, err := c.Flags().GetString("narrow")
+	if err != nil {
+		return nil, err
+	}
 	root, err := c.Flags().GetString("detect-root")
 	if err != nil {
 		return nil, err
@@ -71,7 +76,7 @@ func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, erro
 	if err != nil {
 		return nil, err
 	}
-	p, err := readPolicy(policySource{path: path, floor: floor, detect: d.find, stop: c.Context().Err}, creds)
+	p, err := readPolicy(policySource{path: path, floor: floor, narrow: narrow, detect: d.find, stop: c.Context().Err}, creds)
 	if err != nil {
 		return p, usage(err)
 	}

@@ -103,6 +103,8 @@ func explainedPolicy(c *cobra.Command, path, run string) (*rules.Policy, error) 
 		return nil, hint(errors.New("no policy is named"), "%s -p policy.yaml URL", c.CommandPath())
 	case path != "" && run != "":
 		return nil, hint(errors.New("-p and --as both name a policy"), "%s -p policy.yaml URL", c.CommandPath())
+	case run != "" && (c.Flags().Changed("narrow") || c.Flags().Changed("floor")):
+		return nil, hint(errors.New("--narrow and --floor go with -p: what a run is under is known"), "%s --as %s URL", c.CommandPath(), run)
 	case run != "":
 		return policyOfRun(c, run)
 	}

@@ -308,7 +308,7 @@ func (p *pass) readOnce(ctx context.Context, o *control.Origin, key string, got 
 	}
 	if got.err == nil {
 		note := func(path string) { seen = append(seen, path) }
-		got.policy, got.err = loadPolicy(policySource{path: o.File, floor: p.s.inst.under(), narrow: o.Narrow, seen: note, detect: keptDetector(o.Detected), stop: ctx.Err}, p.creds)
+		got.policy, got.err = loadPolicy(policySource{path: o.File, floor: p.s.inst.under(), from: p.s.inst.floorFrom(), narrow: o.Narrow, seen: note, detect: keptDetector(o.Detected), stop: ctx.Err}, p.creds)
 	}
 	p.state.Lock()
 	defer p.state.Unlock()

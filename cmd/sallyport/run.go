@@ -200,7 +200,7 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string, read 
 	if err != nil {
 		return nil, err
 	}
-	src := policySource{path: o.policy, floor: inst.under(), narrow: o.narrow, detect: d.find}
+	src := policySource{path: o.policy, floor: inst.under(), from: inst.floorFrom(), narrow: o.narrow, detect: d.find}
 	p, err := loadPolicy(src, creds)
 	if err != nil {
 		return nil, err

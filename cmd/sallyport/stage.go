@@ -95,7 +95,11 @@ func (s *supervisor) stageFloor(path string) error {
 		path = defaultFloor
 	}
 	if path == "" {
-		return ignoreMissing(os.Remove(s.inst.floor()))
+		return errors.Join(ignoreMissing(os.Remove(s.inst.floor())), ignoreMissing(os.Remove(s.inst.floorName())))
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return usage(err)
 	}
 	creds, err := loadCredentials(s.inst.credentials())
 	if err != nil {
@@ -105,7 +109,7 @@ func (s *supervisor) stageFloor(path string) error {
 	if err != nil {
 		return usage(err)
 	}
-	return s.put(s.inst.floor(), p.Effective)
+	return errors.Join(s.put(s.inst.floor(), p.Effective), s.put(s.inst.floorName(), []byte(path)))
 }
 
 func exists(path string) bool {

@@ -3,10 +3,14 @@ package policyfile
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/goccy/go-yaml/ast"
 )
 
 // Error is one thing that is wrong with a file.
@@ -75,6 +79,7 @@ type file struct {
 	errs  Errors
 	// written says that this package wrote it: its lines may be long.
 	written bool
+	from    string // the file that it was made of, see Input
 	// with holds the values of a preset's parameters; nil in any other file.
 	with map[string][]string
 }
@@ -92,6 +97,18 @@ func (f *file) errorAt(line, col int, format string, args ...any) {
 		e.Source, e.caret = printable(source), caret
 	}
 	f.errs = append(f.errs, e)
+}
+
+// errorOf is errorf about what an effective policy took from elsewhere: it is
+// told where it came from, if that is known.
+func (f *file) errorOf(n ast.Node, origin, format string, args ...any) {
+	rel, at, _ := strings.Cut(origin, ":")
+	line, err := strconv.Atoi(at)
+	if f.from == "" || !f.written || err != nil {
+		f.errorf(n, format, args...)
+		return
+	}
+	f.errs = append(f.errs, Error{File: path.Join(path.Dir(f.from), rel), Line: line, Column: 1, Text: fmt.Sprintf(format, args...)})
 }
 
 // err returns what was collected, nil for nothing.

@@ -79,8 +79,30 @@ func (d *policyDoc) checkCredential(n ast.Node, name string) {
 	}
 }
 
+// forbidden returns what the statements of all files keep a mode from letting
+// through. One about a credential has nothing to do there: no mode grants any.
+func (d *policyDoc) forbidden() (list []rules.Rule) {
+	for _, x := range d.scoped() {
+		for _, s := range x.never {
+			if s.Credential != "" {
+				continue
+			}
+			r := rules.Rule{
+				ID: "never:" + s.origin, Where: x.at(s.node), Action: rules.DenyAction, Scope: s.scope, Purpose: s.reason,
+				Hosts: s.Hosts, Ports: s.Ports, Methods: s.Methods, Paths: s.Paths,
+			}
+			if x.written {
+				r.Where = s.origin
+			}
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
 // prove looks for what the policy admits although a statement forbids it, over
-// all files. What a rule only observes is admitted.
+// all files. What a rule only observes is admitted; what the mode of the whole
+// lets through is not asked, since [rules.Source.Never] takes it away.
 func (d *policyDoc) prove(p *rules.Policy) []NeverResult {
 	var results []NeverResult
 	if d.loader.scope == rules.FloorScope {
@@ -94,8 +116,6 @@ func (d *policyDoc) prove(p *rules.Policy) []NeverResult {
 				r.Where = s.origin
 			}
 			switch e, err := prove.Check(p.Loosest(), s.Statement, work); {
-			case p.Observes():
-				r.Failure = "cannot hold under mode: " + d.mode.String() + ", which lets everything through"
 			case err != nil:
 				r.Failure = "cannot be proved: " + err.Error()
 			case e != nil:
@@ -103,7 +123,7 @@ func (d *policyDoc) prove(p *rules.Policy) []NeverResult {
 				r.Failure = "does not hold: " + outcome(e.Decision) + ": " + r.Example
 			}
 			if r.Failure != "" {
-				x.errorf(s.node, "this %s", r.Failure)
+				x.errorOf(s.node, s.origin, "this %s", r.Failure)
 			}
 			results = append(results, r)
 		}

@@ -218,7 +218,7 @@ func (f *file) paths(dst *[]rules.PathPattern) func(ast.Node) {
 func (d *policyDoc) compile(digest string, list []*ruleDoc, narrowed bool) *rules.Policy {
 	src := rules.Source{
 		Name: d.name, Digest: digest, Denied: d.denied, Observe: d.mode.observe, Learn: d.mode.learn,
-		Narrowed: narrowed, Totals: d.allTotals(), Lookups: d.allLookups(),
+		Narrowed: narrowed, Totals: d.allTotals(), Lookups: d.allLookups(), Never: d.forbidden(),
 	}
 	if d.loader.scope == rules.FloorScope {
 		src.Observe = true // alone, it shows what it takes away

@@ -54,6 +54,9 @@ type PolicyFile struct {
 type Input struct {
 	Name string // of the file, as its reader knows it
 	Data []byte
+	// From is the file that an effective policy in Data was made of, "" if that
+	// is not known: errors about what it says are told there, for people to mend.
+	From string
 	// Files holds what the file may include: its own directory. Nil includes nothing.
 	Files fs.FS
 	// Floor is what the organisation denies and limits, whatever the policy
@@ -100,7 +103,9 @@ func ReadFloor(src Input, creds []Credential) (*PolicyFile, error) {
 // read reads one file and what it includes, in a scope.
 func read(src Input, creds []Credential, scope rules.Scope) *policyDoc {
 	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}, scope: scope, detect: src.Detect, detected: map[string]*detected{}, stop: src.Stop}
-	return l.load(src.Name, path.Base(src.Name), src.Data, nil)
+	d := l.load(src.Name, path.Base(src.Name), src.Data, nil)
+	d.from = src.From
+	return d
 }
 
 // finish makes of what was read what it says.
@@ -129,6 +134,9 @@ func (d *policyDoc) finish(l *loader, data []byte) (*PolicyFile, error) {
 		asked = d.compile(digest, d.ownRules(), false)
 	}
 	out.Tests = append(d.runTests(asked), out.Tests...)
+	if d.run != nil { // those of what narrows it are about what comes of both
+		out.Tests = append(append(out.Tests, d.run.runTests(p)...), d.run.loader.tests...)
+	}
 	out.Never = d.prove(p)
 	if err := l.err(); err != nil {
 		out.Policy = nil

@@ -228,3 +228,74 @@ func TestConditionsInFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestNeverUnderAMode: a policy that observes stands under a floor with
+// statements, which take their part away from what the mode lets through; so do
+// the policy's own. What the rules admit is still proved.
+func TestNeverUnderAMode(t *testing.T) {
+	head := "apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: team}\n"
+	rulesOf := "rules:\n  - {id: api, reason: x, allow: {host: api.example, access: write}}\nnever:\n  - {host: own.example, paths: [\"/secret/**\"], reason: ours}\n"
+	for _, mode := range []string{"observe", "learn"} {
+		p, err := policyfile.ReadPolicy(policyfile.Input{Name: "team.yaml", Data: []byte(head + "mode: " + mode + "\n" + rulesOf), Floor: input("org.yaml", orgFloor)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for asked, want := range map[string]string{
+			"GET https://db.corp.example/":       "deny floor denied_by_rule never:org.yaml:9",
+			"GET https://own.example/secret/1":   "deny policy denied_by_rule never:team.yaml:8",
+			"GET https://own.example/":           "inspect policy " + map[string]string{"observe": "allowed", "learn": "learned"}[mode] + " ",
+			"GET https://corp.example/":          "inspect policy " + map[string]string{"observe": "allowed", "learn": "learned"}[mode] + " ",
+			"DELETE https://api.example/charges": "inspect policy allowed api",
+		} {
+			if d := follow(t, p.Policy, asked); strings.Join([]string{d.Verdict.String(), d.Scope, string(d.Reason), d.Rule}, " ") != want && !(d.Explain && strings.HasPrefix(want, "deny")) {
+				t.Errorf("%s, %s: %+v, want %s", mode, asked, d, want)
+			}
+		}
+		checkRoundTrip(t, p, nil)
+		again, err := policyfile.ReadPolicy(*input("effective.yaml", string(p.Effective)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := follow(t, again.Policy, "GET https://db.corp.example/"); d.Rule != "never:org.yaml:9" {
+			t.Errorf("%s, read back: %+v", mode, d)
+		}
+		breaks := strings.Replace(rulesOf, "api.example", "own.example", 1)
+		if _, err := policyfile.ReadPolicy(*input("team.yaml", head+"mode: "+mode+"\n"+breaks), nil); err == nil || !strings.Contains(err.Error(), "does not hold: allow (allowed) by rule \"api\"") {
+			t.Errorf("%s, broken by a rule: %v", mode, err)
+		}
+	}
+}
+
+// TestErrorsNameTheFloorsOwnFile: of a floor that was staged as its effective
+// text, a broken statement is told where a person wrote it.
+func TestErrorsNameTheFloorsOwnFile(t *testing.T) {
+	floor, err := policyfile.ReadFloor(*input("/etc/org.yaml", orgFloor), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	breaks := "apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: team}\nrules:\n  - {id: api, reason: x, allow: {host: db.corp.example}}\n"
+	for from, want := range map[string]string{
+		"/etc/org.yaml": "/etc/org.yaml:9:1: this does not hold: allow (allowed) by rule \"api\"",
+		"":              "/run/floor.yaml:",
+	} {
+		staged := &policyfile.Input{Name: "/run/floor.yaml", Data: floor.Effective, From: from}
+		if _, err := policyfile.ReadPolicy(policyfile.Input{Name: "team.yaml", Data: []byte(breaks), Floor: staged}, nil); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("made of %q: %v", from, err)
+		}
+	}
+}
+
+// TestTestsOfWhatNarrows are asked of what comes of both, and must hold.
+func TestTestsOfWhatNarrows(t *testing.T) {
+	ask := func(tests string) (*policyfile.PolicyFile, error) {
+		return policyfile.ReadPolicy(policyfile.Input{Name: "team.yaml", Data: []byte(team), Run: input("run.yaml", narrow+"tests:\n"+tests)}, nil)
+	}
+	holds := `  - {request: "GET https://api.example/x", expect: allow, rule: api}` + "\n" +
+		`  - {request: "POST https://api.example/x", expect: deny, reason: method_not_allowed}` + "\n"
+	if p, err := ask(holds); err != nil || len(p.Tests) != 3 {
+		t.Errorf("tests that hold: %+v, %v", p, err)
+	}
+	if _, err := ask(`  - {request: "POST https://api.example/x", expect: allow}` + "\n"); err == nil || !strings.HasPrefix(err.Error(), "run.yaml:8:53: test fails") {
+		t.Errorf("one that does not: %v", err)
+	}
+}
