@@ -65,7 +65,7 @@ func (c *Client) Answer(ctx context.Context, p gate.Pass, r *http.Request) (*htt
 	if err != nil {
 		return nil, denied(p, reason, err)
 	}
-	if err := c.tell(ctx, p, ans.Minted); err != nil {
+	if err := c.tell(ctx, p, ans); err != nil {
 		return nil, err
 	}
 	body, err := tokenAnswer(g)

@@ -30,10 +30,10 @@ const askTimeout = 5 * time.Second
 // goroutines. It keeps no secret but those that are in the headers it wrote,
 // and those only to find them in answers, until their cell is detached.
 type Client struct {
-	// Used and Minted record what is done with the credential of a request,
-	// before the request is sent: (*gate.Gate).Used and Minted. Their error
+	// Used, Minted and Unsaved record what is done with the credential of a request,
+	// before the request is sent: (*gate.Gate).Used and its sisters. Their error
 	// refuses the request. Set before the first Inject; nil records nothing.
-	Used, Minted func(context.Context, gate.Pass) error
+	Used, Minted, Unsaved func(context.Context, gate.Pass) error
 
 	control *control.Client
 	cells   atomic.Pointer[map[string]*clientCell] // replaced whole
@@ -147,7 +147,7 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 	if err != nil {
 		return denied(p, reason, err)
 	}
-	if err := c.tell(ctx, p, ans.Minted); err != nil {
+	if err := c.tell(ctx, p, ans); err != nil {
 		return err
 	}
 	m.apply(r)
@@ -197,16 +197,19 @@ func (cc *clientCell) change(p gate.Pass, r *http.Request, place control.Place, 
 }
 
 // tell has it recorded that the credential of p is used.
-func (c *Client) tell(ctx context.Context, p gate.Pass, minted bool) error {
-	if minted && c.Minted != nil {
-		if err := c.Minted(ctx, p); err != nil {
+func (c *Client) tell(ctx context.Context, p gate.Pass, ans injectAnswer) error {
+	for _, event := range []struct {
+		happened bool
+		record   func(context.Context, gate.Pass) error
+	}{{ans.Minted, c.Minted}, {ans.Unsaved, c.Unsaved}, {true, c.Used}} {
+		if !event.happened || event.record == nil {
+			continue
+		}
+		if err := event.record(ctx, p); err != nil {
 			return err
 		}
 	}
-	if c.Used == nil {
-		return nil
-	}
-	return c.Used(ctx, p)
+	return nil
 }
 
 // Params returns the parameters of the query that Inject may set in a request: the

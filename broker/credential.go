@@ -50,7 +50,7 @@ func (s *Server) bind(c policyfile.Credential, cfg Config) (*bound, error) {
 	}
 	b := &bound{doc: c, revoked: cfg.Revoked(c.Name), name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, envFile: c.EnvFile, kind: string(c.Type)}
 	var err error
-	b.scheme, err = sign.New(c.Scheme, s.signConfig(cfg))
+	b.scheme, err = sign.New(c.Scheme, s.signConfig(c.Name, cfg))
 	fault(err)
 	b.source, err = source.Open(c.Source, source.Config{
 		UID: cfg.UID, User: cfg.User, LookupEnv: cfg.LookupEnv, Transport: cfg.Transport, Now: cfg.Now,

@@ -70,7 +70,7 @@ func (s *Server) revokeCredential(ctx context.Context, in Named) (Revoked, error
 	b, err := s.replace(in.Credential, func(b *bound) (*bound, error) {
 		next := *b
 		next.revoked = true
-		scheme, err := sign.New(b.doc.Scheme, s.signConfig(s.cfg))
+		scheme, err := sign.New(b.doc.Scheme, s.signConfig(b.name, s.cfg))
 		next.scheme = scheme // without what was minted
 		return &next, err
 	})
@@ -80,12 +80,21 @@ func (s *Server) revokeCredential(ctx context.Context, in Named) (Revoked, error
 	s.mu.Lock()
 	dropped := s.sweepLocked()
 	s.mu.Unlock()
+	if s.cfg.Keep != nil {
+		if err := s.cfg.Keep(b.name).Wipe(); err != nil {
+			s.cfg.Log.ErrorContext(ctx, "what a server gave in place of a revoked secret is still on disk, encrypted", "credential", b.name, "cause", err)
+		}
+	}
 	s.cfg.Log.WarnContext(ctx, "a credential was revoked", "credential", b.name, "grants", dropped)
 	return Revoked{dropped}, nil
 }
 
-func (s *Server) signConfig(cfg Config) sign.Config {
-	return sign.Config{Transport: cfg.Transport, Now: cfg.Now, Made: s.tokensChanged}
+func (s *Server) signConfig(credential string, cfg Config) sign.Config {
+	out := sign.Config{Transport: cfg.Transport, Now: cfg.Now, Made: s.tokensChanged}
+	if cfg.Keep != nil {
+		out.Keep = loudKeeper{cfg.Keep(credential), credential, cfg.Log}
+	}
+	return out
 }
 
 // Tested is what came of a dry signature. It holds names, never values.

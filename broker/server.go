@@ -53,6 +53,9 @@ type Config struct {
 	// Transport is the broker's way out to token endpoints; without one,
 	// credentials that need it are refused.
 	Transport http.RoundTripper
+	// Keep returns where what a server gave in place of a credential's secret is kept
+	// over a restart. The default keeps it in memory only.
+	Keep func(credential string) Keeper
 	// Reread returns a Config with the credentials as they are on disk by now, and
 	// a Transport for them. Nil: they are not read again.
 	Reread func() (Config, error)
@@ -344,6 +347,9 @@ func (b *bound) state(ctx context.Context) (status, fault string) {
 		return "error", err.Error()
 	}
 	v.Wipe()
+	if err := b.unsaved(); err != nil {
+		return "unsaved", fmt.Sprintf("the refresh token that the server gave last is in memory only, and lost with the broker: %v", err)
+	}
 	if since, err := b.source.Stale(); err != nil {
 		return "stale", fmt.Sprintf("the value of before %s serves on: %v", since.UTC().Format(time.RFC3339), err)
 	}
@@ -394,7 +400,7 @@ type Status struct {
 	Type    string    `json:"type"`
 	Owner   string    `json:"owner,omitempty"`
 	Source  string    `json:"source"`
-	Status  string    `json:"status"` // ok, stale, error, revoked
+	Status  string    `json:"status"` // ok, stale, unsaved, error, revoked
 	Error   string    `json:"error,omitempty"`
 	LastUse time.Time `json:"last_use,omitzero"`
 	Uses    int64     `json:"uses"`
@@ -456,6 +462,8 @@ type injectAnswer struct {
 	Expose []string            `json:"expose,omitempty"`
 	// Minted tells that a token was made for this request, and not used before.
 	Minted bool `json:"minted,omitempty"`
+	// Unsaved tells, with Minted, that the refresh token that came with it is in memory only.
+	Unsaved bool `json:"unsaved,omitempty"`
 }
 
 func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, error) {
@@ -486,7 +494,8 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	u := s.uses[in.Credential]
 	u.last = s.cfg.Now()
 	u.count++
-	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Body, ch.Expose, mints.Load() > 0}, nil
+	minted := mints.Load() > 0
+	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Body, ch.Expose, minted, minted && b.unsaved() != nil}, nil
 }
 
 // usableBy returns the credential that a request names, unless it is gone.

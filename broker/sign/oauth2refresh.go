@@ -8,7 +8,7 @@ import (
 	"errors"
 	"net/url"
 	"strings"
-	"sync"
+	"time"
 
 	"sallyport/broker/secret"
 	"sallyport/control"
@@ -22,10 +22,7 @@ type oauth2Refresh struct {
 	asker tokenEndpoint
 	*minter
 
-	mu sync.Mutex // guards what follows
-	// key is of the secret that next, the refresh token in use, descends from.
-	key  [sha256.Size]byte
-	next string
+	rotated rotated
 }
 
 func newOAuth2Refresh(s policyfile.Scheme, cfg Config) (Scheme, error) {
@@ -33,7 +30,7 @@ func newOAuth2Refresh(s policyfile.Scheme, cfg Config) (Scheme, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &oauth2Refresh{spec: s.OAuth2, asker: e}
+	o := &oauth2Refresh{spec: s.OAuth2, asker: e, rotated: rotated{keep: cfg.Keep, now: cfg.Now}}
 	o.minter = newMinter(cfg, o.mint)
 	return o, nil
 }
@@ -92,15 +89,19 @@ func (o *oauth2Refresh) Sign(ctx context.Context, v secret.Value, _ Request) (Ch
 }
 
 // mint asks the endpoint once. A server may give another refresh token and mean
-// that the old one is of no use any more: it takes the secret's place, in memory,
-// until there is another secret.
+// that the old one is of no use any more: it takes the secret's place until there is
+// another secret.
 func (o *oauth2Refresh) mint(ctx context.Context, v secret.Value) (minted, error) {
 	r, err := o.read(v)
 	if err != nil {
 		return minted{}, err
 	}
 	key := sha256.Sum256(v.Reveal())
-	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {o.current(key, r.RefreshToken)}}
+	current, err := o.rotated.current(ctx, key, r.RefreshToken)
+	if err != nil {
+		return minted{}, err
+	}
+	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {current}}
 	if len(o.spec.Scopes) > 0 {
 		form.Set("scope", strings.Join(o.spec.Scopes, " "))
 	}
@@ -119,18 +120,24 @@ func (o *oauth2Refresh) mint(ctx context.Context, v secret.Value) (minted, error
 		return minted{}, err
 	}
 	if ans.RefreshToken != "" {
-		o.mu.Lock()
-		o.key, o.next = key, ans.RefreshToken
-		o.mu.Unlock()
+		o.rotated.next(key, ans.RefreshToken)
 	}
 	return ans.minted()
 }
 
-func (o *oauth2Refresh) current(key [sha256.Size]byte, first string) string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.key == key && o.next != "" {
-		return o.next
+// Due implements [Renewer]: what could not be kept is tried again.
+func (o *oauth2Refresh) Due() time.Time {
+	due, retry := o.minter.Due(), o.rotated.due()
+	if due.IsZero() || !retry.IsZero() && retry.Before(due) {
+		return retry
 	}
-	return first
+	return due
 }
+
+// Renew implements [Renewer].
+func (o *oauth2Refresh) Renew(ctx context.Context, v secret.Value) error {
+	return errors.Join(o.rotated.again(), o.minter.Renew(ctx, v))
+}
+
+// Unsaved implements [Rotator].
+func (o *oauth2Refresh) Unsaved() error { return o.rotated.fault() }

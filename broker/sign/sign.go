@@ -31,6 +31,23 @@ type Config struct {
 	// Made is called when a token was made, could not be, or is used for the first
 	// time: when the next one is due has changed. Nil tells nobody.
 	Made func()
+	// Keep is where a scheme keeps what a server gave it in place of the secret. Nil
+	// keeps it in memory only.
+	Keep Keeper
+}
+
+// Keeper keeps one secret over a restart.
+type Keeper interface {
+	// Load returns what is kept, empty if nothing is. The caller wipes it.
+	Load(ctx context.Context) (secret.Value, error)
+	// Save keeps v in place of what was kept before, whole or not at all.
+	Save(v secret.Value) error
+}
+
+// Rotator is a [Scheme] whose secret a server may replace.
+type Rotator interface {
+	// Unsaved says why what took the secret's place is in memory only; nil if it is not.
+	Unsaved() error
 }
 
 // Request is an admitted request, as far as a scheme needs it.

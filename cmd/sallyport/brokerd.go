@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/broker"
+	"sallyport/broker/source"
+	"sallyport/broker/store"
 	"sallyport/control"
 )
 
@@ -63,7 +65,7 @@ func runBroker(ctx context.Context, inst instance, log *slog.Logger) error {
 	}
 	s, err := broker.NewServer(broker.Config{
 		Credentials: cfg.Credentials, Transport: way, Reread: reread, Revoked: inst.isRevoked, GatewayUID: uint32(who.gateway.uid), AdminUID: 0, CellsDir: inst.cells(),
-		UID: uint32(who.broker.uid), User: brokerUser, LookupEnv: os.LookupEnv, Now: time.Now, Log: log,
+		Keep: keeper(inst.store(who), who), UID: uint32(who.broker.uid), User: brokerUser, LookupEnv: os.LookupEnv, Now: time.Now, Log: log,
 	})
 	if err != nil {
 		return err
@@ -74,4 +76,10 @@ func runBroker(ctx context.Context, inst instance, log *slog.Logger) error {
 	defer refreshing.Wait()
 	refreshing.Go(func() { s.Refresh(ctx) })
 	return serveHTTP(ctx, control.NewServer(s.Handler()), l)
+}
+
+// keeper returns where what servers give in place of secrets is kept.
+func keeper(s store.Store, who accounts) func(string) broker.Keeper {
+	cfg := source.Config{UID: uint32(who.broker.uid), User: brokerUser, Now: time.Now}
+	return func(credential string) broker.Keeper { return s.Rotated(credential, cfg) }
 }

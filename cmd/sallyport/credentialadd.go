@@ -18,6 +18,7 @@ import (
 	"sallyport/broker"
 	"sallyport/broker/secret"
 	"sallyport/broker/sign"
+	"sallyport/broker/store"
 	"sallyport/rules/policyfile"
 )
 
@@ -165,7 +166,7 @@ What the provider gave stays valid with the provider: revoke it there too.`,
 // credentialTask is a change of one credential.
 type credentialTask struct {
 	inst      instance
-	store     secretStore
+	store     store.Store
 	dir, file string // of the credential files, and of this one
 	name      string
 	cred      policyfile.Credential // no name: there is no file yet
@@ -213,7 +214,7 @@ func (t *credentialTask) keep(c *cobra.Command) error {
 	if to == nil {
 		return usage(hint(fmt.Errorf("the secret of %q is not in the encrypted store: %s", t.name, sourceText(t.cred.Source)),
 			"change it there, then: %s; or name the store in %s: source: {age: {file: %s, identity: %s}}",
-			t.inst.typed("credential rotate "+t.name), t.file, t.store.source(t.name).File, t.store.identity))
+			t.inst.typed("credential rotate "+t.name), t.file, t.store.File(t.name).File, t.store.Identity))
 	}
 	v, err := askSecret(c.InOrStdin(), c.ErrOrStderr(), t.name)
 	if err != nil {
@@ -223,7 +224,7 @@ func (t *credentialTask) keep(c *cobra.Command) error {
 	if err := checkSecret(t.cred, v); err != nil {
 		return fmt.Errorf("credential %q (type %s): %w", t.name, t.cred.Type, err)
 	}
-	if err := t.store.put(to, v); err != nil {
+	if err := t.store.Put(to, v); err != nil {
 		return err
 	}
 	return t.unrevoke()
@@ -247,7 +248,7 @@ func (noWay) RoundTrip(*http.Request) (*http.Response, error) {
 }
 
 // custom reports that a store was named: then the instance is left alone.
-func (t *credentialTask) custom() bool { return t.store.dir != t.inst.secrets() }
+func (t *credentialTask) custom() bool { return t.store.Dir != t.inst.secrets() }
 
 func (t *credentialTask) unrevoke() error {
 	if t.custom() {
@@ -291,8 +292,8 @@ func (t *credentialTask) revoke(ctx context.Context) (changedOut, error) {
 			return out, err
 		}
 	}
-	if a := t.cred.Source.Age; a != nil && filepath.Dir(a.File) == t.store.dir {
-		if err := wipe(a.File); err != nil {
+	if a := t.cred.Source.Age; a != nil && filepath.Dir(a.File) == t.store.Dir {
+		if err := store.Wipe(a.File); err != nil {
 			return out, err
 		}
 		out.Did = "revoked, and the encrypted secret is wiped"
@@ -314,7 +315,7 @@ func (t *credentialTask) mark(ctx context.Context) (state string, grants int, er
 }
 
 // credential is what the flags of add describe.
-func (d describe) credential(file, name string, s secretStore) (policyfile.Credential, error) {
+func (d describe) credential(file, name string, s store.Store) (policyfile.Credential, error) {
 	if d.kind == "" || len(d.hosts) == 0 {
 		return policyfile.Credential{}, usage(hint(fmt.Errorf("there is no %s yet: say how the secret signs and where it may go", file),
 			"sallyport credential add %s --type bearer --host api.example.com --env API_KEY", name))
@@ -327,7 +328,7 @@ func (d describe) credential(file, name string, s secretStore) (policyfile.Crede
 }
 
 // text is the credential file that the flags describe. JSON's texts are YAML's.
-func (d describe) text(name string, s secretStore) []byte {
+func (d describe) text(name string, s store.Store) []byte {
 	var b strings.Builder
 	q := strconv.QuoteToASCII
 	list := func(items []string) string {
@@ -365,7 +366,7 @@ func (d describe) text(name string, s secretStore) []byte {
 		}
 		b.WriteString("}\n")
 	}
-	a := s.source(name)
+	a := s.File(name)
 	fmt.Fprintf(&b, "source: {age: {file: %s, identity: %s}}\n", q(a.File), q(a.Identity))
 	if d.env != "" {
 		fmt.Fprintf(&b, "placeholder: {env: %s}\n", q(d.env))

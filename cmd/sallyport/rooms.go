@@ -30,7 +30,7 @@ func (g *gateway) openRooms(cfg *policyfile.Gateway) (err error) {
 		return err
 	}
 	g.broker = broker.NewClient(g.inst.brokerSocket())
-	g.broker.Used, g.broker.Minted = g.gate.Used, g.gate.Minted
+	g.broker.Used, g.broker.Minted, g.broker.Unsaved = g.gate.Used, g.gate.Minted, g.gate.Unsaved
 	door.Vet, door.Params = g.gate.Vet, g.broker.Params
 	door.Certificate, door.Certified = g.broker.Certificate, g.broker.Certified
 	if g.dialer, err = dial.New(door); err != nil {

@@ -18,6 +18,7 @@ const (
 	eventRefusal = "refusal" // it was asked for, and not given
 	eventLeak    = "leak"    // its placeholder was sent where it does not belong
 	eventMint    = "mint"    // a token was made with it
+	eventUnsaved = "unsaved" // what a server gave in its place could not be kept on disk
 )
 
 type credentialData struct {
@@ -66,6 +67,10 @@ func (g *Gate) Used(ctx context.Context, p Pass) error { return g.credential(ctx
 
 // Minted records that a token was made with the credential of p.
 func (g *Gate) Minted(ctx context.Context, p Pass) error { return g.credential(ctx, p, eventMint) }
+
+// Unsaved records that what a server gave in place of the secret of p's credential
+// could not be kept on disk.
+func (g *Gate) Unsaved(ctx context.Context, p Pass) error { return g.credential(ctx, p, eventUnsaved) }
 
 func (g *Gate) credential(ctx context.Context, p Pass, event string) error {
 	if !p.Dialable() || p.p.gate != g {
