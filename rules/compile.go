@@ -12,6 +12,7 @@ import (
 type Fault struct {
 	Rule  int    // position in Source.Rules
 	Field string // id, match, hosts, ports, methods, paths, headers, query, cidrs, mode, credential, protocol, tls, expires, limits
+	Item  string // of the field's list, that it is about; "" for all of them
 	Text  string
 }
 
@@ -132,7 +133,12 @@ type compiler struct {
 }
 
 func (c *compiler) fault(field, format string, args ...any) {
-	c.faults = append(c.faults, Fault{Rule: c.at, Field: field, Text: fmt.Sprintf(format, args...)})
+	c.faultAt(field, "", format, args...)
+}
+
+// faultAt is fault about one item of a list.
+func (c *compiler) faultAt(field, item, format string, args ...any) {
+	c.faults = append(c.faults, Fault{Rule: c.at, Field: field, Item: item, Text: fmt.Sprintf(format, args...)})
 }
 
 func (c *compiler) checkID(r *Rule, ids map[string]int) {
@@ -178,9 +184,9 @@ func (c *compiler) checkHosts(r *Rule) {
 		case h.Wildcard && !isName:
 			c.fault("hosts", "a wildcard below an address")
 		case IsReserved(name):
-			c.fault("hosts", "%s is reserved: the gateway answers it itself", Reserved)
+			c.faultAt("hosts", h.String(), "%s is reserved: the gateway answers it itself", Reserved)
 		case h.Wildcard && reserved.Below(name):
-			c.fault("hosts", "%s would cover %s, which is reserved", h, Reserved)
+			c.faultAt("hosts", h.String(), "%s would cover %s, which is reserved", h, Reserved)
 		}
 	}
 }
@@ -195,11 +201,11 @@ func (c *compiler) checkRequest(r *Rule) {
 	for _, m := range r.Methods {
 		switch {
 		case !IsMethod(m):
-			c.fault("methods", "%q is not a method", m)
+			c.faultAt("methods", m, "%q is not a method", m)
 		case strings.ContainsFunc(m, func(x rune) bool { return 'a' <= x && x <= 'z' }):
-			c.fault("methods", "methods are case-sensitive: %q is not the one you mean; write it in upper case", m)
+			c.faultAt("methods", m, "methods are case-sensitive: %q is not the one you mean; write it in upper case", m)
 		case r.Action == AllowAction && neverMethod(m):
-			c.fault("methods", "%s cannot be allowed", m)
+			c.faultAt("methods", m, "%s cannot be allowed", m)
 		}
 	}
 	for _, p := range r.Paths {
@@ -216,9 +222,9 @@ func (c *compiler) checkRanges(r *Rule) {
 			c.fault("cidrs", "%v is not a range in canonical form", p)
 		case r.Action != AllowAction:
 		case tooWide(p):
-			c.fault("cidrs", "%v is too wide: name the ranges that are meant", p)
+			c.faultAt("cidrs", p.String(), "%v is too wide: name the ranges that are meant", p)
 		case slices.ContainsFunc(never[:], p.Overlaps):
-			c.fault("cidrs", "%v holds addresses that name no host (unspecified, multicast, reserved)", p)
+			c.faultAt("cidrs", p.String(), "%v holds addresses that name no host (unspecified, multicast, reserved)", p)
 		}
 	}
 }
@@ -251,7 +257,7 @@ func (c *compiler) checkAllow(r *Rule) {
 		}
 		block, special := Special(a)
 		if special && !opens(r.Private, a) {
-			c.fault("hosts", "%v is a special address (%s), which only cidrs open: add cidrs: [%v]", a, block, netip.PrefixFrom(a, a.BitLen()))
+			c.faultAt("hosts", h.String(), "%v is a special address (%s), which only cidrs open: add cidrs: [%v]", a, block, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
 	if blind(r) {

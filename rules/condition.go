@@ -226,8 +226,9 @@ func CanonicalHeader(name string) string {
 	return string(b)
 }
 
-// unjudged says why a header cannot be a condition, "" if it can.
-func unjudged(name string) string {
+// Unjudged says why a header, by its canonical name, decides nothing and so cannot
+// be a condition; "" if it can.
+func Unjudged(name string) string {
 	switch name {
 	case "Host":
 		return "it is the authority: say host"
@@ -275,7 +276,7 @@ func (c *compiler) checkConditions(r *Rule) {
 			c.fault(field, "a condition without a name")
 		case x.In == InHeader && !c.checkHeader(x):
 		case slices.ContainsFunc(r.Conditions[:i], func(y Condition) bool { return y.In == x.In && y.Name == x.Name }):
-			c.fault(field, "%s stands twice", x.Name)
+			c.faultAt(field, x.Name, "%s stands twice", x.Name)
 		}
 	}
 }
@@ -285,15 +286,15 @@ func (c *compiler) checkHeader(x Condition) (ok bool) {
 	field, name := x.In.String(), CanonicalHeader(x.Name)
 	switch {
 	case name == "":
-		c.fault(field, "%q is not the name of a header", x.Name)
+		c.faultAt(field, x.Name, "%q is not the name of a header", x.Name)
 	case name != x.Name:
-		c.fault(field, "%q is not how this header is spelled; write %q", x.Name, name)
-	case unjudged(name) != "":
-		c.fault(field, "%s cannot be a condition: %s", name, unjudged(name))
+		c.faultAt(field, x.Name, "%q is not how this header is spelled; write %q", x.Name, name)
+	case Unjudged(name) != "":
+		c.faultAt(field, x.Name, "%s cannot be a condition: %s", name, Unjudged(name))
 	case x.Test == Equals && secretField(name):
-		c.fault(field, "the value of %s is a secret, and a policy holds none: ask whether it is present", name)
+		c.faultAt(field, x.Name, "the value of %s is a secret, and a policy holds none: ask whether it is present", name)
 	case x.Test == Equals && strings.Trim(x.Value, " \t") != x.Value:
-		c.fault(field, "the value of %s begins or ends with a blank, which no header's does", name)
+		c.faultAt(field, x.Name, "the value of %s begins or ends with a blank, which no header's does", name)
 	default:
 		return true
 	}

@@ -20,7 +20,7 @@ it grants no credential. Asking and decision are in the log (access.asked, acces
 		Example: `  sallyport access ls
   sallyport access approve 01JJX0000000000000000000H0 --for 1h
   sallyport access deny 01JJX0000000000000000000H0 --note "use the mirror"`,
-		Args: exactArgs(0),
+		Args: oneOfCommands,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newAccessLs(), newAccessApprove(), newAccessDeny())

@@ -31,7 +31,7 @@ name a copy with --dir and the public key with --key.`,
   sallyport audit anomalies --since 24h
   sallyport audit verify
   sallyport audit verify --dir ./copy --key ./audit.pub --anchor ./checkpoint`,
-		Args: exactArgs(0),
+		Args: oneOfCommands,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().String("dir", "", "directory of the log; default: the instance's")

@@ -18,7 +18,7 @@ func newCA() *cobra.Command {
 		Use:     "ca",
 		Short:   "Show, export or replace the installation's certificate authority",
 		Example: "  sallyport ca show\n  sallyport ca export > ca.crt\n  sallyport ca rotate",
-		Args:    exactArgs(0),
+		Args:    oneOfCommands,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	show := &cobra.Command{

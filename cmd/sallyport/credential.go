@@ -24,7 +24,7 @@ how credentials are used. No command prints a secret, nor takes one as an argume
   sallyport credential rotate stripe-test
   sallyport credential usage stripe-test --since 7d
   sallyport credential revoke stripe-test`,
-		Args: exactArgs(0),
+		Args: oneOfCommands,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().String("credentials", "", "directory of credential files; default: those of the instance, or /etc/sallyport/credentials")

@@ -28,6 +28,11 @@ const (
 	demoImage          = "sallyport/sandbox:latest"
 )
 
+var (
+	errNotRegular = errors.New("not a regular file")
+	errTooLarge   = errors.New("larger than 4 MiB")
+)
+
 // readFile reads a regular file of at most maxConfig octets. The policyfile
 // package does no I/O of its own.
 func readFile(path string) ([]byte, error) {
@@ -37,15 +42,19 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, usage(errors.Join(err, fmt.Errorf("%s is not a regular file", path)))
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, usage(&fs.PathError{Op: "read", Path: path, Err: errNotRegular})
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", path, err)
+		return nil, err
 	}
 	if len(data) > maxConfig {
-		return nil, fmt.Errorf("%s is larger than 4 MiB", path)
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errTooLarge}
 	}
 	return data, nil
 }
@@ -85,23 +94,13 @@ type policySource struct {
 }
 
 // readPolicy reads a policy file with all that it includes. What is included
-// lies in its directory: no path and no link leads out of it.
+// lies in its directory: no path and no link leads out of it. A file of another
+// scope that cannot be read hides no error of the policy's own.
 func readPolicy(src policySource, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
-	text, err := readFile(src.path)
-	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
-	}
-	dir, err := os.OpenRoot(filepath.Dir(src.path))
-	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
-	}
-	defer dir.Close()
-	files := seenFS{dir.FS(), func(name string) {
-		if src.seen != nil {
-			src.seen(filepath.Join(filepath.Dir(src.path), name))
-		}
-	}}
-	in := policyfile.Input{Name: src.path, Data: text, Files: files, Detect: src.detect, Stop: src.stop}
+	in, done, err := openInput("policy", src.path, src.seen)
+	defer done()
+	errs := []error{err}
+	in.Detect, in.Stop = src.detect, src.stop
 	for _, other := range []struct {
 		what, path string
 		dst        **policyfile.Input
@@ -109,45 +108,55 @@ func readPolicy(src policySource, creds []policyfile.Credential) (*policyfile.Po
 		if other.path == "" {
 			continue
 		}
-		input, done, err := openInput(other.path, src.seen)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", other.what, err)
-		}
+		input, done, err := openInput(other.what, other.path, src.seen)
 		defer done()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
 		input.Detect = src.detect
 		if other.what == "floor" {
 			input.From = src.from
 		}
 		*other.dst = input
 	}
-	return policyfile.ReadPolicy(in, creds)
+	missing := errors.Join(errs...)
+	if err != nil {
+		return nil, missing
+	}
+	p, err := policyfile.ReadPolicy(*in, creds)
+	if missing != nil {
+		return nil, errors.Join(missing, err)
+	}
+	return p, err
 }
 
-// openInput opens a file of another scope, and the directory of what it includes.
-func openInput(path string, seen func(string)) (in *policyfile.Input, done func(), err error) {
-	text, err := readFile(path)
-	if err != nil {
-		return nil, nil, err
+// openInput opens a file of a scope, what, and the directory of what it includes;
+// done is to be called in any case.
+func openInput(what, path string, seen func(string)) (in *policyfile.Input, done func(), err error) {
+	if seen == nil {
+		seen = func(string) {}
+	}
+	seen(path)
+	in, done = &policyfile.Input{Name: path}, func() {}
+	if in.Data, err = readFile(path); err != nil {
+		return in, done, fmt.Errorf("%s: %w", what, err)
 	}
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
-		return nil, nil, err
+		return in, done, fmt.Errorf("%s: %w", what, err)
 	}
-	note := func(string) {}
-	if seen != nil {
-		seen(path)
-		note = func(name string) { seen(filepath.Join(filepath.Dir(path), name)) }
-	}
-	return &policyfile.Input{Name: path, Data: text, Files: seenFS{dir.FS(), note}}, func() { _ = dir.Close() }, nil
+	in.Files = seenFS{dir.FS(), func(name string) { seen(filepath.Join(filepath.Dir(path), name)) }}
+	return in, func() { _ = dir.Close() }, nil
 }
 
 // readFloor reads a floor by itself.
 func readFloor(path string, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
-	in, done, err := openInput(path, nil)
-	if err != nil {
-		return nil, fmt.Errorf("floor: %w", err)
-	}
+	in, done, err := openInput("floor", path, nil)
 	defer done()
+	if err != nil {
+		return nil, err
+	}
 	return policyfile.ReadFloor(*in, creds)
 }
 

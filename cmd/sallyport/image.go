@@ -15,7 +15,7 @@ func newImage() *cobra.Command {
 		Short:   "Load and list the images that sandboxes are made of",
 		Long:    "Images live in the instance's own store. A sandbox never pulls: load an archive first.",
 		Example: "  sallyport image load image.tar\n  sallyport image ls",
-		Args:    exactArgs(0),
+		Args:    oneOfCommands,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newImageLoad(), newImageList())

@@ -98,22 +98,58 @@ that are allowed; every decision goes into a tamper-evident log.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version(),
-		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(hint(fmt.Errorf("unknown command %q", args[0]), "sallyport --help"))
-			}
-			return c.Help()
-		},
-		Args: cobra.ArbitraryArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args:          oneOfCommands,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().String("instance", defaultInstance, "which installation on this machine")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if c.HasSubCommands() && c.Flags().NArg() > 0 { // the flag is of the command that was meant
+			return oneOfCommands(c, c.Flags().Args())
+		}
 		return usage(hint(err, "%s --help", c.CommandPath()))
 	})
+	root.SetHelpCommand(newHelp())
 	root.AddCommand(newUp(), newDown(), newRun(), newPS(), newStatus(), newReconcile(), newDoctor(), newDemo(),
 		newImage(), newPolicy(), newPreset(), newAccess(), newCredential(), newAudit(), newCA(), newEnv(), newGateway(), newBroker(), newShipper(), newGuest())
 	return root
+}
+
+// newHelp is cobra's, with an error for what is no command.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND]...",
+		Short:   "Tell what a command does",
+		Example: "  sallyport help policy lint",
+		RunE: func(c *cobra.Command, args []string) error {
+			about, rest, err := c.Root().Find(args)
+			if err != nil {
+				return usage(err)
+			}
+			if about.HasSubCommands() {
+				if err := oneOfCommands(about, rest); err != nil {
+					return err
+				}
+			}
+			return about.Help()
+		},
+	}
+}
+
+// oneOfCommands is for a command that has others below it and takes no argument
+// itself: what stands in the place of one is a name that none has.
+func oneOfCommands(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("%s has no command %q", c.CommandPath(), args[0])
+	for distance := 1; distance <= 2; distance++ { // the nearest, not the first
+		c.SuggestionsMinimumDistance = distance
+		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+			return usage(hint(fmt.Errorf("%w; did you mean %q?", err, near[0]), "%s %s", c.CommandPath(), near[0]))
+		}
+	}
+	return usage(hint(err, "%s --help", c.CommandPath()))
 }
 
 // someArgs is cobra.MinimumNArgs(1) with an error of our own kind.

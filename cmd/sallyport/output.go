@@ -48,3 +48,11 @@ func printTable(w io.Writer, rows [][]string) error {
 	}
 	return tw.Flush()
 }
+
+// counted says how many there are of what a word names.
+func counted(n int, word string) string {
+	if n != 1 {
+		word += "s"
+	}
+	return fmt.Sprintf("%d %s", n, word)
+}

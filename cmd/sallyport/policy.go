@@ -20,7 +20,7 @@ func newPolicy() *cobra.Command {
   sallyport policy prove policy.yaml
   sallyport policy explain -p policy.yaml POST https://api.example.com/v1/charges
   sallyport policy show --effective policy.yaml`,
-		Args: exactArgs(0),
+		Args: oneOfCommands,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().String("floor", "", "policy file that the policy stands under")
@@ -52,35 +52,6 @@ func policyCredentials(c *cobra.Command) ([]policyfile.Credential, error) {
 		return creds, err
 	}
 	return loadCredentials(defaultCredentials)
-}
-
-// readPolicyFile reads a policy with everything that its file says.
-func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, error) {
-	creds, err := policyCredentials(c)
-	if err != nil {
-		return nil, err
-	}
-	floor, err := c.Flags().GetString("floor")
-	if err != nil {
-		return nil, err
-	}
-	narrow, err := c.Flags().GetString("narrow")
-	if err != nil {
-		return nil, err
-	}
-	root, err := c.Flags().GetString("detect-root")
-	if err != nil {
-		return nil, err
-	}
-	d, err := newDetector(root)
-	if err != nil {
-		return nil, err
-	}
-	p, err := readPolicy(policySource{path: path, floor: floor, narrow: narrow, detect: d.find, stop: c.Context().Err}, creds)
-	if err != nil {
-		return p, usage(err)
-	}
-	return p, nil
 }
 
 func newPolicyLint() *cobra.Command {
@@ -116,7 +87,7 @@ Exit codes: 0 nothing is wrong; 2 something is.`,
 			case len(found) > 0:
 				return usage(found)
 			default:
-				fmt.Fprintf(c.OutOrStdout(), "ok: %d files\n", len(files))
+				fmt.Fprintf(c.OutOrStdout(), "ok: %s\n", counted(len(files), "file"))
 			}
 			if err == nil && len(found) > 0 {
 				err = &exitError{code: exitUsage}
@@ -129,12 +100,18 @@ Exit codes: 0 nothing is wrong; 2 something is.`,
 	return c
 }
 
-// lintFiles returns everything that is wrong with files; the error is about
-// something else, such as a file that is not there.
+// lintFiles returns everything that is wrong with files, one that is not there
+// among it; the error is about the command line.
 func lintFiles(c *cobra.Command, files []string, strict bool) (policyfile.Errors, error) {
 	found := policyfile.Errors{}
+	reader, err := newPolicyFiles(c)
+	if _, ok := errors.AsType[policyfile.Errors](err); ok {
+		return problems("", err), nil // of credential files
+	} else if err != nil {
+		return nil, err
+	}
 	for _, f := range files {
-		p, err := readPolicyFile(c, f)
+		p, err := reader.read(f)
 		switch now := time.Now().Unix(); {
 		case err != nil:
 		case strict:
@@ -142,10 +119,13 @@ func lintFiles(c *cobra.Command, files []string, strict bool) (policyfile.Errors
 		default:
 			warnOfEnding(c, p, now)
 		}
-		if errs, ok := errors.AsType[policyfile.Errors](err); ok {
-			found = append(found, errs...)
-		} else if err != nil {
-			return nil, err
+		if c.Context().Err() != nil {
+			return nil, err // it was not looked at to its end
+		}
+		for _, e := range problems(f, err) {
+			if !slices.Contains(found, e) { // what several files include or stand under is told once
+				found = append(found, e)
+			}
 		}
 	}
 	return found, nil

@@ -32,7 +32,7 @@ With --replay it asks both what a log recorded, and lists the records that chang
 record holds no headers and no query, nor whether a request was in TLS: what depends on those
 is counted as undecided.
 Exit codes: 0 they are the same; 1 they differ, or a record is undecided; 2 usage, a file
-that does not load, or policies that cannot be compared: with -o json, {"error": …}.`,
+that does not load, or policies that cannot be compared.`,
 		Example: `  sallyport policy diff old.yaml new.yaml
   sallyport policy diff old.yaml new.yaml -o json
   sallyport policy diff old.yaml new.yaml --replay /var/lib/sallyport/audit`,
@@ -42,12 +42,13 @@ that does not load, or policies that cannot be compared: with -o json, {"error":
 			if err != nil {
 				return err
 			}
-			before, err := readPolicyFile(c, args[0])
+			files, err := newPolicyFiles(c)
 			if err != nil {
-				return usage(err)
+				return err
 			}
-			after, err := readPolicyFile(c, args[1])
-			if err != nil {
+			before, err := files.read(args[0])
+			after, afterErr := files.read(args[1])
+			if err := errors.Join(err, afterErr); err != nil {
 				return usage(err)
 			}
 			if replay != "" {
@@ -55,11 +56,7 @@ that does not load, or policies that cannot be compared: with -o json, {"error":
 			}
 			d, err := diffPolicies(args, before, after, c.Context().Err)
 			if err != nil {
-				err = fmt.Errorf("comparing %s and %s: %w", args[0], args[1], err)
-				if asJSON {
-					err = errors.Join(err, printJSON(c.OutOrStdout(), failedDiff{Error: err.Error()}))
-				}
-				return usage(err)
+				return usage(fmt.Errorf("comparing %s and %s: %w", args[0], args[1], err))
 			}
 			if asJSON {
 				err = printJSON(c.OutOrStdout(), d)
@@ -75,11 +72,6 @@ that does not load, or policies that cannot be compared: with -o json, {"error":
 	c.Flags().StringVar(&replay, "replay", "", "directory of a log whose requests are put to both")
 	addOutput(c)
 	return c
-}
-
-// failedDiff is what diff answers where it cannot compare: neither "the same" nor not.
-type failedDiff struct {
-	Error string `json:"error"`
 }
 
 // policyDiff is what diff answers.
@@ -381,11 +373,7 @@ func printDiff(w io.Writer, d *policyDiff) {
 			}
 		}
 	}
-	if len(d.Changes) == 1 {
-		fmt.Fprintln(w, "1 difference")
-		return
-	}
-	fmt.Fprintf(w, "%d differences\n", len(d.Changes))
+	fmt.Fprintln(w, counted(len(d.Changes), "difference"))
 }
 
 func printExample(w io.Writer, e *changeExample) {

@@ -14,6 +14,7 @@ import (
 	"sallyport/audit/query"
 	"sallyport/rules"
 	"sallyport/rules/policyfile"
+	"sallyport/rules/target"
 )
 
 // explanation is what explain answers.
@@ -174,12 +175,45 @@ func explain(p *rules.Policy, asked string, headers []string) (*explanation, err
 	if req.Header, err = readHeaders(headers); err != nil {
 		return nil, err
 	}
+	if len(req.Header) > 0 && req.Question != rules.Fetch {
+		return nil, hint(errors.New("only a request has headers"), "ask METHOD URL, or leave -H out")
+	}
+	if other, err := otherAuthority(&req); other || err != nil {
+		return &explanation{
+			Request: asked, Question: req.Question.String(), Verdict: rules.Deny.String(), Reason: string(rules.AuthorityMismatch),
+			Scope: rules.PolicyScope.String(), Policy: p.Digest(), Near: []rules.RuleNote{},
+		}, err
+	}
+	for name := range req.Header {
+		if why := rules.Unjudged(name); why != "" {
+			return nil, fmt.Errorf("-H %q decides nothing: %s", name, why)
+		}
+	}
 	req.Now = time.Now().Unix()
 	d := p.Follow(req)
 	if d.Verdict == rules.Tunnel && req.Question == rules.Fetch {
 		req.Question = rules.Connect // the stream is carried unopened: no rule judges what is in it
 	}
 	return explained(p, req, &d, asked), nil
+}
+
+// otherAuthority takes the Host out of what is asked, and reports one that names
+// another place than the address. The gateway refuses that before any rule speaks.
+func otherAuthority(req *rules.Request) (other bool, err error) {
+	hosts := req.Header["Host"]
+	delete(req.Header, "Host")
+	port := uint16(80)
+	if req.Secure {
+		port = 443
+	}
+	for _, h := range hosts {
+		at, err := target.ParseAuthority(h, port)
+		if err != nil {
+			return false, fmt.Errorf("-H Host: %w", err)
+		}
+		other = other || at != req.Endpoint
+	}
+	return other, nil
 }
 
 // explained tells a decision about a question, and of each rule near it why.
@@ -203,6 +237,9 @@ func printExplanation(w io.Writer, e *explanation) {
 		word = "denied"
 	}
 	fmt.Fprintf(w, "%s: %s (%s)\n", e.Request, word, e.Reason)
+	if e.Reason == string(rules.AuthorityMismatch) {
+		fmt.Fprintln(w, "  Host names another place than the address: the gateway refuses that, whatever rules say")
+	}
 	if e.Verdict == rules.Tunnel.String() && e.Question != rules.Resolve.String() {
 		fmt.Fprintln(w, "  the stream is carried unopened: nobody looks at what is in it")
 	}

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -35,27 +37,17 @@ Exit codes: 0 done, and with --check all are laid out so; 1 not so; 2 a file can
 			if err != nil {
 				return err
 			}
-			all := make([]formatted, 0, len(files))
-			changed := false
-			for _, name := range files {
-				f, err := formatFile(c.InOrStdin(), name)
-				if err != nil {
-					return usage(err)
-				}
-				if changed = changed || f.Changed; write && f.Changed {
-					if err := replaceFile(name, []byte(f.Text)); err != nil {
-						return err
-					}
-				}
-				all = append(all, f)
+			if write && slices.Contains(files, "-") {
+				return usage(hint(errors.New("-w writes a file in its place, and - has none"), "%s - < FILE", c.CommandPath()))
+			}
+			all, err := formatFiles(c.InOrStdin(), files, write)
+			if err != nil {
+				return err
 			}
 			if err := printFormatted(c.OutOrStdout(), all, write || check, asJSON); err != nil {
 				return err
 			}
-			if check && changed {
-				return &exitError{code: exitFailed}
-			}
-			return nil
+			return formatVerdict(all, check, asJSON)
 		},
 	}
 	c.Flags().BoolVarP(&write, "write", "w", false, "write the files, and name those that were changed")
@@ -69,6 +61,39 @@ type formatted struct {
 	File    string `json:"file"`
 	Changed bool   `json:"changed"` // it is laid out in another way
 	Text    string `json:"text"`
+	// Errors are why it cannot be laid out.
+	Errors policyfile.Errors `json:"errors,omitempty"`
+}
+
+// formatFiles lays files out, and writes those that change if write is set. One
+// that is wrong holds back no other.
+func formatFiles(stdin io.Reader, files []string, write bool) ([]formatted, error) {
+	all := make([]formatted, 0, len(files))
+	for _, name := range files {
+		f, err := formatFile(stdin, name)
+		if err != nil {
+			f = formatted{File: name, Errors: problems(name, err)}
+		}
+		if write && f.Changed {
+			if err := replaceFile(name, []byte(f.Text)); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// formatVerdict is how the command ends. What is wrong with files is in the answer
+// already if that is JSON.
+func formatVerdict(all []formatted, check, told bool) error {
+	var wrong policyfile.Errors
+	changed := false
+	for _, f := range all {
+		wrong = append(wrong, f.Errors...)
+		changed = changed || f.Changed
+	}
+	return verdict(wrong, !check || !changed, told)
 }
 
 func formatFile(stdin io.Reader, name string) (formatted, error) {

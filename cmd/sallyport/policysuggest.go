@@ -56,6 +56,9 @@ Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file t
 			if err := s.read(query.Records(from, f)); err != nil {
 				return usage(hint(err, "%s --from DIR, where DIR holds segments of a log", c.CommandPath()))
 			}
+			if run != "" && !s.runSeen {
+				return usage(hint(fmt.Errorf("no record that is asked for is of run %q", run), "sallyport audit top --by run --dir %s", from))
+			}
 			if err := s.suggest(); err != nil {
 				return err
 			}
@@ -87,10 +90,11 @@ type suggestion struct {
 	// Policy is a policy file with the rules.
 	Policy string `json:"policy"`
 
-	run    string
-	policy *policyfile.PolicyFile
-	seen   []suggest.Seen
-	at     map[string]int
+	run     string
+	runSeen bool // a record of it was there
+	policy  *policyfile.PolicyFile
+	seen    []suggest.Seen
+	at      map[string]int
 }
 
 type suggestedRule struct {
@@ -123,6 +127,7 @@ func (s *suggestion) read(recs iter.Seq2[audit.Record, error]) error {
 		if err != nil {
 			return err
 		}
+		s.runSeen = s.runSeen || rec.Run == s.run
 		if s.run != "" && rec.Run != s.run || !query.Denied(&rec) && rec.WouldDeny == "" || rec.Kind == audit.Done && rec.Verdict != rules.Deny.String() || reflex(&rec) {
 			continue
 		}

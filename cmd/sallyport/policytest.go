@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -15,8 +16,8 @@ func newPolicyTest() *cobra.Command {
 		Use:   "test FILE...",
 		Short: "Run the policies' own tests",
 		Long: `Test runs the tests of policies and of the files that they include, and prints as go test does:
-what fails, and a line for each file; with -v each test. With --cover it names the rules that
-decide no test.
+what fails, a statement under never that does not hold among it, and a line for each file; with -v
+each test. With --cover it names the rules that decide no test.
 Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 a file is wrong.`,
 		Example: `  sallyport policy test policy.yaml
   sallyport policy test -v --cover policy.yaml
@@ -27,16 +28,9 @@ Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 a fil
 			if err != nil {
 				return err
 			}
-			all := make([]testedFile, 0, len(files))
-			ok := true
-			for _, name := range files {
-				p, err := readPolicyFile(c, name)
-				if p == nil || err != nil && !failsTests(p) {
-					return usage(err) // it is not its tests that fail
-				}
-				t := testedFileOf(name, p)
-				ok = ok && t.Failed == 0 && (!cover || len(t.Untested) == 0)
-				all = append(all, t)
+			all, err := testFiles(c, files)
+			if err != nil {
+				return err
 			}
 			if asJSON {
 				err = printJSON(c.OutOrStdout(), all)
@@ -45,10 +39,10 @@ Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 a fil
 					printTested(c.OutOrStdout(), &all[i], cover, verbose)
 				}
 			}
-			if err == nil && !ok {
-				err = &exitError{code: exitFailed}
+			if err != nil {
+				return err
 			}
-			return err
+			return testsVerdict(all, cover, asJSON)
 		},
 	}
 	c.Flags().BoolVar(&cover, "cover", false, "name the rules that decide no test")
@@ -57,13 +51,45 @@ Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 a fil
 	return c
 }
 
-func failsTests(p *policyfile.PolicyFile) bool {
-	for _, t := range p.Tests {
-		if !t.OK() {
-			return true
-		}
+// testFiles asks every file's tests. A file that is wrong beside its tests keeps
+// no other from being asked.
+func testFiles(c *cobra.Command, files []string) ([]testedFile, error) {
+	reader, err := newPolicyFiles(c)
+	if err != nil {
+		return nil, err
 	}
-	return false
+	all := make([]testedFile, 0, len(files))
+	for _, name := range files {
+		p, err := reader.read(name)
+		if c.Context().Err() != nil {
+			return nil, err // it was not read to its end
+		}
+		if p == nil || err != nil && !fails(p) {
+			all = append(all, testedFile{File: name, Tests: []testOut{}, Untested: []untestedAt{}, Errors: problems(name, err)})
+			continue
+		}
+		all = append(all, testedFileOf(name, p))
+	}
+	return all, nil
+}
+
+// fails reports a policy of which a test or a statement under never does not hold.
+func fails(p *policyfile.PolicyFile) bool {
+	return slices.ContainsFunc(p.Tests, func(t policyfile.TestResult) bool { return !t.OK() }) || slices.ContainsFunc(p.Never, broken)
+}
+
+func broken(n policyfile.NeverResult) bool { return n.Failure != "" }
+
+// testsVerdict is how the command ends. What is wrong with files is in the answer
+// already if that is JSON.
+func testsVerdict(all []testedFile, cover, told bool) error {
+	var wrong policyfile.Errors
+	ok := true
+	for _, t := range all {
+		wrong = append(wrong, t.Errors...)
+		ok = ok && t.Failed+len(t.Never) == 0 && (!cover || len(t.Untested) == 0)
+	}
+	return verdict(wrong, ok, told)
 }
 
 // testedFile is a policy and how its tests came out.
@@ -74,6 +100,10 @@ type testedFile struct {
 	Rules    int          `json:"rules"`
 	Tests    []testOut    `json:"tests"`
 	Untested []untestedAt `json:"untested"`
+	// Never are the statements that do not hold.
+	Never []policyfile.NeverResult `json:"never,omitempty"`
+	// Errors are why its tests cannot be asked.
+	Errors policyfile.Errors `json:"errors,omitempty"`
 }
 
 // testOut is one test: what was asked, what came out, and what was expected and
@@ -102,6 +132,11 @@ func testedFileOf(name string, p *policyfile.PolicyFile) testedFile {
 		}
 		out.Tests = append(out.Tests, testOut{t.Where, t.Asked, t.OK(), judgementOf(t.Decision), append([]string{}, t.Failures...)})
 	}
+	for _, n := range p.Never {
+		if broken(n) {
+			out.Never = append(out.Never, n)
+		}
+	}
 	for _, r := range p.Untested() {
 		out.Untested = append(out.Untested, untestedAt{r.ID, r.Where})
 	}
@@ -121,9 +156,16 @@ func printTested(w io.Writer, t *testedFile, cover, verbose bool) {
 			fmt.Fprintf(w, "    %s: %s\n", x.Where, f)
 		}
 	}
+	for _, n := range t.Never {
+		fmt.Fprintf(w, "--- FAIL: never %s\n    %s: %s\n", n.Text, n.Where, n.Failure)
+	}
+	if len(t.Errors) > 0 {
+		fmt.Fprintf(w, "FAIL  %s  [does not load]\n", t.File)
+		return
+	}
 	word := "ok  "
 	switch {
-	case t.Failed > 0:
+	case t.Failed+len(t.Never) > 0:
 		word = "FAIL"
 	case len(t.Tests) == 0:
 		word = "?   "

@@ -24,7 +24,7 @@ git, and some APIs. A policy includes one by name and version, with values for i
   include: [{preset: git-github-read@1, with: {repositories: [acme/site]}}]`,
 		Example: `  sallyport preset ls
   sallyport preset show git-github-read@1`,
-		Args: exactArgs(0),
+		Args: oneOfCommands,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newPresetList(), newPresetShow())

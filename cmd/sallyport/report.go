@@ -44,7 +44,9 @@ func report(err error, asJSON bool, stderr io.Writer) int {
 	if h, ok := errors.AsType[*hintError](err); ok {
 		out.Hint = h.hint
 	}
-	out.Problems, _ = errors.AsType[policyfile.Errors](err)
+	if _, ok := errors.AsType[policyfile.Errors](err); ok {
+		out.Problems = problems("", err)
+	}
 	if asJSON {
 		if text, err := json.Marshal(out); err == nil {
 			fmt.Fprintf(stderr, "%s\n", audit.EscapeJSON(text))

@@ -45,12 +45,13 @@ type (
 			Artifact struct {
 				URI string `json:"uri"`
 			} `json:"artifactLocation"`
-			Region struct {
-				StartLine   int        `json:"startLine"`
-				StartColumn int        `json:"startColumn"`
-				Snippet     *sarifText `json:"snippet,omitempty"`
-			} `json:"region"`
+			Region *sarifRegion `json:"region,omitempty"` // nil for the file as a whole
 		} `json:"physicalLocation"`
+	}
+	sarifRegion struct {
+		StartLine   int        `json:"startLine"`
+		StartColumn int        `json:"startColumn"`
+		Snippet     *sarifText `json:"snippet,omitempty"`
 	}
 )
 
@@ -63,7 +64,9 @@ func printSARIF(w io.Writer, found policyfile.Errors) error {
 	for _, e := range found {
 		var at sarifLocation
 		at.Physical.Artifact.URI = filepath.ToSlash(e.File)
-		at.Physical.Region.StartLine, at.Physical.Region.StartColumn = e.Line, e.Column
+		if e.Line > 0 {
+			at.Physical.Region = &sarifRegion{StartLine: e.Line, StartColumn: e.Column}
+		}
 		if e.Source != "" {
 			at.Physical.Region.Snippet = &sarifText{e.Source}
 		}

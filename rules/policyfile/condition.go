@@ -107,6 +107,9 @@ func (f *file) testHeaders(dst *map[string][]string) func(ast.Node) {
 			if f.spelledHeader(v.Key, name); (*dst)[name] != nil {
 				f.errorf(v.Key, "%q stands twice", name)
 			}
+			if why := rules.Unjudged(name); why != "" {
+				f.errorf(v.Key, "%s decides nothing in a test: %s", name, why)
+			}
 			before := len(f.errs)
 			var s string
 			if f.str(&s)(v.Value); len(f.errs) == before {

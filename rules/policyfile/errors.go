@@ -16,8 +16,8 @@ import (
 // Error is one thing that is wrong with a file.
 type Error struct {
 	File   string `json:"file"`
-	Line   int    `json:"line"`   // from 1
-	Column int    `json:"column"` // from 1, in characters
+	Line   int    `json:"line"`   // from 1; 0 if the error is about the file as a whole
+	Column int    `json:"column"` // from 1, in characters; 0 without a line
 	Text   string `json:"text"`
 	Source string `json:"source,omitempty"` // the line, made printable; of a long one the part round Column
 	caret  int    // column in Source
@@ -25,6 +25,9 @@ type Error struct {
 
 // Error implements error: file:line:col: text, the line, and a caret.
 func (e Error) Error() string {
+	if e.Line == 0 {
+		return e.File + ": " + e.Text
+	}
 	head := fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Text)
 	if e.Source == "" {
 		return head

@@ -85,14 +85,14 @@ var unreachable = map[string]string{
 
 // helpers are functions that return what becomes part of an error.
 var helpers = map[string]bool{
-	"foreign": true, "add": true, "labelFault": true, "pathFault": true, "canonicalPath": true, "unjudged": true, "missing": true, "beyond": true,
+	"foreign": true, "add": true, "labelFault": true, "pathFault": true, "canonicalPath": true, "Unjudged": true, "missing": true, "beyond": true,
 }
 
 // constructors returns the format of every error that files of Go code make, with
 // its place.
 func constructors(t *testing.T, files ...string) map[string]string {
 	t.Helper()
-	at := map[string]int{"errorf": 1, "errorAt": 2, "fault": 1, "bad": 0, "Errorf": 0, "New": 0, "fail": 1}
+	at := map[string]int{"errorf": 1, "errorAt": 2, "fault": 1, "faultAt": 2, "bad": 0, "Errorf": 0, "New": 0, "fail": 1}
 	out := map[string]string{}
 	fset := token.NewFileSet()
 	for _, name := range files {

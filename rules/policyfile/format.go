@@ -20,6 +20,9 @@ import (
 // It reads the layout alone: a file need not load to be formatted. The error is
 // [Errors].
 func Format(name string, data []byte) ([]byte, error) {
+	if isEffective(data) {
+		return nil, Errors{{File: name, Text: "an effective policy has one spelling, which its digest is of: it is not laid out anew"}}
+	}
 	f, root, kind := openAny(name, data)
 	if root == nil {
 		return nil, f.err()

@@ -242,7 +242,7 @@ func (d *policyDoc) compile(digest string, list []*ruleDoc, narrowed bool) *rule
 	case errors.As(err, &faults):
 		for _, fault := range faults.Faults {
 			r := docs[fault.Rule]
-			r.doc.errorf(r.node(fault.Field), "%s", fault.Text)
+			r.doc.errorf(r.item(fault.Field, fault.Item), "%s", fault.Text)
 		}
 	case err != nil:
 		d.errorAt(1, 1, "%v", err)

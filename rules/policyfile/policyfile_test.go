@@ -317,7 +317,7 @@ func TestPolicyErrors(t *testing.T) {
 		{"HT-16", rule("{host: a.test, methods: [get, \"*\", \"A B\", GET, GET, TRACE]}", ""), []place{
 			{7, 37, `write "GET"`}, {7, 42, "access: write"}, {7, 47, "not a method"}, {7, 59, "GET stands twice"},
 		}},
-		{"HT-16", rule("{host: a.test, methods: [GET, TRACE]}", ""), []place{{7, 36, "TRACE cannot be allowed"}}},
+		{"HT-16", rule("{host: a.test, methods: [GET, TRACE]}", ""), []place{{7, 42, "TRACE cannot be allowed"}}},
 		{"HT-13", rule("{host: a.test, paths: [v1, /a/../b, \"/a?b\", /v1/ch*, /%41]}", ""), []place{
 			{7, 35, "slash"}, {7, 39, "two ways"}, {7, 48, "no query"}, {7, 56, "whole segment"}, {7, 65, `write "/A"`},
 		}},
@@ -328,7 +328,7 @@ func TestPolicyErrors(t *testing.T) {
 		{"", rule("{host: a.test, cidrs: [10.0.0.1/8, 10.0.0.1, x, \"::ffff:10.0.0.0/104\"]}", ""), []place{
 			{7, 35, `write "10.0.0.0/8"`}, {7, 47, `as a range it is "10.0.0.1/32"`}, {7, 57, "not an address range"}, {7, 60, "IPv4 in an IPv6"},
 		}},
-		{"", rule("{host: a.test, cidrs: [0.0.0.0/0]}", ""), []place{{7, 34, "too wide"}}},
+		{"", rule("{host: a.test, cidrs: [0.0.0.0/0]}", ""), []place{{7, 35, "too wide"}}},
 		{"", rule("{host: a.test}", "expires: 2027-02-29\n"), []place{{8, 14, "not a date"}}},
 		{"", rule("{host: a.test}", "expires: tomorrow\n"), []place{{8, 14, "not a date"}}},
 		{"", head + "rules: [{id: a, reason: x, expires: 2027-01-31, deny: {host: a.test}}]\n", []place{{4, 37, "does not expire"}}},
@@ -384,12 +384,12 @@ func TestGrants(t *testing.T) {
 	}{
 		{"CR-21", grant(`{host: "*.stripe.com"}`), []place{{7, 19, "none of its endpoints is *.stripe.com"}, {8, 17, "exact hosts only"}}},
 		{"", grant("{host: api.stripe.co, paths: [/v1/x]}"), []place{{7, 19, "none of its endpoints is api.stripe.co"}}},
-		{"", grant("{host: api.stripe.com, ports: [8443], paths: [/v1/x]}"), []place{{7, 42, "no endpoint is api.stripe.com:8443"}}},
-		{"", grant("{host: api.stripe.com, methods: [GET, DELETE], paths: [/v1/x]}"), []place{{7, 44, "no endpoint has DELETE"}}},
+		{"", grant("{host: api.stripe.com, ports: [8443], paths: [/v1/x]}"), []place{{7, 43, "no endpoint is api.stripe.com:8443"}}},
+		{"", grant("{host: api.stripe.com, methods: [GET, DELETE], paths: [/v1/x]}"), []place{{7, 50, "no endpoint has DELETE"}}},
 		{"", grant("{host: api.stripe.com, access: write, paths: [/v1/x]}"), []place{{7, 43, "every method"}}},
 		{"", grant("{host: api.stripe.com, methods: [GET]}"), []place{{7, 12, "with every path"}}},
-		{"", grant("{host: api.stripe.com, methods: [GET], paths: [/v1/x, /v2/x]}"), []place{{7, 58, "GET api.stripe.com/v2/x"}}},
-		{"", grant("{host: api.stripe.com, methods: [GET], paths: [/**]}"), []place{{7, 58, "GET api.stripe.com/**"}}},
+		{"", grant("{host: api.stripe.com, methods: [GET], paths: [/v1/x, /v2/x]}"), []place{{7, 66, "GET api.stripe.com/v2/x"}}},
+		{"", grant("{host: api.stripe.com, methods: [GET], paths: [/**]}"), []place{{7, 59, "GET api.stripe.com/**"}}},
 		{"CR-22", rule("{host: api.stripe.com}", "credential: stripe-test\ntls: passthrough\n"), []place{{8, 17, "tls: passthrough"}}},
 		{"", rule("{host: api.stripe.com, paths: [/v1/x]}", "credential: strip-test\n"), []place{{8, 17, `no credential is named "strip-test"; did you mean "stripe-test"?`}}},
 		{"", rule("{host: api.stripe.com, paths: [/v1/x]}", "credential: other\n"), []place{{8, 17, `no credential is named "other"; there is stripe-test`}}},

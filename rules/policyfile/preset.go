@@ -344,19 +344,17 @@ func exampleOf(params []Parameter) string {
 // NearPreset says, after an error about a reference that no preset has, which one may
 // have been meant.
 func NearPreset(ref string) string {
-	name, _, _ := strings.Cut(ref, "@")
-	var names, versions []string
+	name, version, _ := strings.Cut(ref, "@")
+	var versions []string
 	for _, r := range preset.Refs() {
-		n, _, _ := strings.Cut(r, "@")
-		names = append(names, n)
-		if n == name {
+		if n, _, _ := strings.Cut(r, "@"); n == name {
 			versions = append(versions, r)
 		}
 	}
 	if len(versions) > 0 {
 		return fmt.Sprintf("; there is %s", list(versions))
 	}
-	if s := meant(name, slices.Compact(names)); s != "" {
+	if s := meant(name+"@"+orAny(version, "1"), preset.Refs()); s != "" {
 		return s
 	}
 	return "; sallyport preset ls lists them"

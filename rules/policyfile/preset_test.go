@@ -128,7 +128,7 @@ func policyWith(include string) policyfile.Input {
 
 func TestPresetIncludesAreRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ include, want string }{
-		"unknown":             {"  - preset: opennai@1\n", `p.yaml:5:13: there is no preset "opennai@1"; did you mean "openai"?`},
+		"unknown":             {"  - preset: opennai@1\n", `p.yaml:5:13: there is no preset "opennai@1"; did you mean "openai@1"?`},
 		"unknown, not near":   {"  - preset: nothing-like-it@1\n", "sallyport preset ls lists them"},
 		"no version":          {"  - preset: openai\n", `there is no preset "openai"; there is openai@1`},
 		"another version":     {"  - preset: openai@7\n", `there is no preset "openai@7"; there is openai@1`},

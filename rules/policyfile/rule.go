@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -33,6 +35,40 @@ func (r *ruleDoc) node(field string) ast.Node {
 		}
 	}
 	return r.at
+}
+
+// item returns the node of one item of a field's list, by its text or its name; of
+// the field where it is not written so.
+func (r *ruleDoc) item(field, text string) ast.Node {
+	whole := r.node(field)
+	list, ok := whole.(*ast.SequenceNode)
+	if !ok || text == "" {
+		return whole
+	}
+	for _, n := range slices.Backward(list.Values) { // of two that are the same, the second is too many
+		s, _ := textOf(n)
+		switch x := n.(type) {
+		case *ast.IntegerNode:
+			s = x.GetToken().Value
+		case *ast.MappingNode:
+			for _, v := range x.Values {
+				if keyOf(v) == "name" {
+					s, _ = textOf(v.Value)
+				}
+			}
+		}
+		if s == text || field == "hosts" && spelledSo(s, text) {
+			return n
+		}
+	}
+	return whole
+}
+
+// spelledSo reports a name that may be written in the other of its two forms.
+func spelledSo(s, host string) bool {
+	name, wildcard := strings.CutPrefix(s, "*.")
+	h, err := parseHost(name)
+	return err == nil && rules.HostPattern{Host: h, Wildcard: wildcard}.String() == host
 }
 
 // match is the value of allow or deny while it is read.
@@ -111,7 +147,7 @@ func (d *policyDoc) finishRule(r *ruleDoc, action string, m *match, mode ruleMod
 		r.Action = rules.AllowAction
 		d.fillIn(r, m, seen["tls"] != nil)
 		for _, h := range r.Hosts {
-			d.checkWildcard(r.node("hosts"), h, r.shared)
+			d.checkWildcard(r.item("hosts", h.String()), h, r.shared)
 		}
 	case "deny":
 		d.checkDeny(r, m, seen)
@@ -234,9 +270,9 @@ func (d *policyDoc) checkGrant(r *ruleDoc) {
 	if !r.whole || r.Action != rules.AllowAction || r.Raw || r.TLS == rules.PassthroughTLS {
 		return // Compile refuses a credential here in its own words
 	}
-	field, text := beyond(&r.Rule, &d.creds[i])
+	field, item, text := beyond(&r.Rule, &d.creds[i])
 	if text != "" {
-		d.errorf(r.node(field), "credential %q (%s) does not go that far: %s", r.Credential, d.creds[i].Where, text)
+		d.errorf(r.item(field, item), "credential %q (%s) does not go that far: %s", r.Credential, d.creds[i].Where, text)
 	}
 }
 
@@ -251,9 +287,9 @@ func missing(name string, known []string) string {
 }
 
 // beyond returns the first thing that a rule grants and a credential's
-// endpoints do not, and the field that says it. One endpoint has to hold each
+// endpoints do not, and the field and the item of it that say it. One endpoint has to hold each
 // combination of host, port, method and path as a whole.
-func beyond(r *rules.Rule, c *Credential) (field, text string) {
+func beyond(r *rules.Rule, c *Credential) (field, item, text string) {
 	methods := r.Methods
 	if len(methods) == 0 {
 		methods = []string{""} // any
@@ -261,43 +297,44 @@ func beyond(r *rules.Rule, c *Credential) (field, text string) {
 	for _, h := range r.Hosts {
 		near := c.at(h)
 		if len(near) == 0 {
-			return "hosts", fmt.Sprintf("none of its endpoints is %s", h)
+			return "hosts", h.String(), fmt.Sprintf("none of its endpoints is %s", h)
 		}
 		for _, port := range r.Ports {
 			at := filter(near, func(e *Endpoint) bool { return slices.Contains(e.Ports, port) })
 			if len(at) == 0 {
-				return "ports", fmt.Sprintf("no endpoint is %v", target.Endpoint{Host: h.Host, Port: port})
+				return "ports", strconv.Itoa(int(port)), fmt.Sprintf("no endpoint is %v", target.Endpoint{Host: h.Host, Port: port})
 			}
 			for _, m := range methods {
 				with := filter(at, func(e *Endpoint) bool { return len(e.Methods) == 0 || m != "" && slices.Contains(e.Methods, m) })
 				if len(with) == 0 {
-					return "methods", fmt.Sprintf("no endpoint has %s %s", orAny(m, "every method on"), h)
+					return "methods", m, fmt.Sprintf("no endpoint has %s %s", orAny(m, "every method on"), h)
 				}
-				if text := beyondPaths(r, with); text != "" {
-					return "paths", fmt.Sprintf("no endpoint has %s %s%s", orAny(m, "every method on"), h, text)
+				if path, ok := beyondPaths(r, with); !ok {
+					return "paths", path, fmt.Sprintf("no endpoint has %s %s%s", orAny(m, "every method on"), h, orAny(path, " with every path"))
 				}
 			}
 		}
 	}
-	return "", ""
+	return "", "", ""
 }
 
-// beyondPaths returns a pattern of r that no endpoint covers.
-func beyondPaths(r *rules.Rule, at []*Endpoint) string {
+// beyondPaths reports whether endpoints cover the paths of r, and if not returns a
+// pattern that none covers, "" for that of a rule without patterns.
+func beyondPaths(r *rules.Rule, at []*Endpoint) (path string, ok bool) {
 	if slices.ContainsFunc(at, func(e *Endpoint) bool { return len(e.Paths) == 0 }) {
-		return ""
+		return "", true
 	}
 	if len(r.Paths) == 0 {
-		return " with every path"
+		return "", false
 	}
 	for _, p := range r.Paths {
 		if !slices.ContainsFunc(at, func(e *Endpoint) bool {
 			return slices.ContainsFunc(e.Paths, func(q rules.PathPattern) bool { return q.Covers(p) })
 		}) {
-			return p.String()
+			return p.String(), false
 		}
 	}
-	return ""
+	return "", true
 }
 
 func orAny(s, otherwise string) string {
