@@ -221,6 +221,7 @@ done
 [ "$(ulimit -n)" = 1024 ] || bad "open files $(ulimit -n)"
 [ "$(ulimit -c)" = 0 ] || bad "core files $(ulimit -c)"
 [ -n "$HOST_ONLY_VARIABLE" ] && bad "the host's environment"
+# DN-16: the gateway and nobody else, no search list of the host's.
 [ "$(cat /etc/resolv.conf)" = "nameserver $GATEWAY" ] || bad "resolv.conf: $(cat /etc/resolv.conf)"
 grep -q "localhost" /etc/hosts || bad "hosts: $(cat /etc/hosts)"
 [ "$(hostname)" = "$SALLYPORT_CELL" ] || bad "host name $(hostname)"

@@ -117,7 +117,7 @@ func newMix(t *testing.T) *mix {
 		Recorder: log, Now: now, Hash: log.Hash,
 	})
 	must(t, err)
-	m.lab = newLab(t, func(c *proxy.Config) { c.Gate = g })
+	m.lab = newLab(t, func(c *proxy.Config) { c.Gate, c.Limits.RequestRate = g, 1<<20 })
 	m.setPolicy(mixPolicy)
 	for _, h := range []string{"any.test", "few.test"} {
 		m.serveOrigin(h, true, http.HandlerFunc(m.origin))

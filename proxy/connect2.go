@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,12 +10,25 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"sallyport/rules"
 )
 
 // h2Preface begins a connection that speaks HTTP/2 without having asked
 // (RFC 9113 section 3.4). Only the explicit listener takes it, from a client
 // that uses one connection to its proxy for all streams.
 const h2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// doorH2 serves a client of the explicit listener that speaks HTTP/2.
+func (r *run) doorH2(ctx context.Context, st *stream) {
+	if !st.takeH2() {
+		_ = r.cfg.Gate.Refuse(ctx, rules.Request{Question: rules.Connect, Cell: st.cell}, rules.Limit, errH2Conns)
+		st.abort(ctx, nil)
+		return
+	}
+	st.h2 = true
+	r.serveH2(ctx, st, st.conn)
+}
 
 // connectH2 opens the stream that a CONNECT over HTTP/2 asks for (RFC 9113
 // section 8.5) and returns when it has ended. It counts as a connection.

@@ -28,6 +28,7 @@ type exchange struct {
 	pass      gate.Pass
 	kept      Keeper // nil: nothing is
 	websocket bool
+	counted   bool         // among the requests of the cell
 	body      *requestBody // what is sent upstream; nil for nothing
 
 	// The outcome.
@@ -75,6 +76,7 @@ func (r *run) newExchange(ctx context.Context, st *stream, w http.ResponseWriter
 // serve takes the steps of one request; explain says that the place was denied
 // already.
 func (x *exchange) serve(explain bool) {
+	over := x.admitted()
 	var err error
 	if x.form, err = readForm(x.in, x.secure); err == nil {
 		err = x.agrees()
@@ -87,8 +89,8 @@ func (x *exchange) serve(explain bool) {
 		x.refuse(rules.Limit, fmt.Errorf("%d header lines", n))
 		return
 	}
-	if x.st.over {
-		x.refuse(rules.Limit, errors.New("too many connections"))
+	if over != nil {
+		x.refuse(rules.Limit, over)
 		return
 	}
 	cleanRequest(x.in.Header)
@@ -116,6 +118,18 @@ func (x *exchange) serve(explain bool) {
 	}
 	x.keep()
 	x.forward()
+}
+
+// admitted counts the request and holds it back if need be; the error says which
+// bound it is beyond.
+func (x *exchange) admitted() error {
+	if x.st.over {
+		return errConns
+	}
+	if x.counted = x.run.requests.Take(x.st.cell); !x.counted {
+		return errRequests
+	}
+	return x.paced(x.ctx, x.st.cell)
 }
 
 // agrees compares the authority with the place that the stream is for.
@@ -250,6 +264,9 @@ func (x *exchange) end() {
 		x.reason = rules.BodyTooLarge
 	}
 	x.stopBody()
+	if x.counted {
+		x.run.requests.Give(x.st.cell)
+	}
 	if x.pass.Valid() {
 		x.st.untrack(x.pass)
 		x.st.record(x.pass.Done(x.ctx, x.outcome()))

@@ -73,11 +73,8 @@ func (r *run) serveHTTP1(ctx context.Context, st *stream, conn net.Conn, handle 
 	switch {
 	case c.h2:
 		c.deadline(noDeadline)
-		st.h2 = true
 		st.conn.early = append(c.in.Unread(), st.conn.early...)
-		if !r.inner.feed.put(st.conn) {
-			st.finish(ctx, errShutdown)
-		}
+		r.doorH2(ctx, st)
 	case !st.hijacked.Load():
 		_ = c.conn.Close() // in TLS it says so
 		st.finish(ctx, nil)

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -23,22 +24,34 @@ func (st *stream) deadline(d time.Duration) error {
 
 // inspectTLS terminates TLS and serves the requests inside.
 func (r *run) inspectTLS(ctx context.Context, st *stream) {
-	if err := st.deadline(r.cfg.Timeouts.Handshake); err != nil {
-		st.finish(ctx, err)
-		return
-	}
-	t := tls.Server(st.conn, r.tls)
-	// The deadline and cut end a handshake; a context would cost a goroutine.
-	if err := t.HandshakeContext(context.WithoutCancel(ctx)); err != nil {
+	t, err := r.handshake(ctx, st)
+	if err != nil {
 		r.handshakeFailed(ctx, st, err)
 		return
 	}
 	st.secure, st.h2 = true, t.ConnectionState().NegotiatedProtocol == "h2"
+	if !st.h2 {
+		st.giveH2()
+	}
 	if err := st.conn.SetDeadline(noDeadline); err != nil {
 		st.finish(ctx, err)
 		return
 	}
 	r.inspect(ctx, st, t)
+}
+
+// handshake makes TLS with the client.
+func (r *run) handshake(ctx context.Context, st *stream) (*tls.Conn, error) {
+	if !r.handshakes.Take(st.cell) {
+		return nil, errHandshakes
+	}
+	defer r.handshakes.Give(st.cell)
+	if err := st.deadline(r.cfg.Timeouts.Handshake); err != nil {
+		return nil, err
+	}
+	t := tls.Server(st.conn, r.tls)
+	// The deadline and cut end a handshake; a context would cost a goroutine.
+	return t, t.HandshakeContext(context.WithoutCancel(ctx))
 }
 
 // inspect serves the stream's requests. HTTP/2 is net/http's, which ends the
@@ -50,13 +63,24 @@ func (r *run) inspect(ctx context.Context, st *stream, c net.Conn) {
 	switch {
 	case !st.h2:
 		r.serveHTTP1(ctx, st, c, r.serveInspected)
-	case !r.inner.feed.put(c):
+	default:
+		r.serveH2(ctx, st, c)
+	}
+}
+
+// serveH2 hands a stream that speaks HTTP/2 to net/http.
+func (r *run) serveH2(ctx context.Context, st *stream, c net.Conn) {
+	if !r.inner.feed.put(c) {
 		st.finish(ctx, errShutdown)
 	}
 }
 
 func (r *run) handshakeFailed(ctx context.Context, st *stream, err error) {
 	switch {
+	case errors.Is(err, errHandshakes), errors.Is(err, errH2Conns):
+		st.reason = cmp.Or(st.reason, rules.Limit)
+		st.abort(ctx, err)
+		return
 	case st.leafErr != nil:
 		r.cfg.Log.Error("no certificate for a stream", "err", st.leafErr, "host", st.leaf.String())
 	case rejectsCA(err):

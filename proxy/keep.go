@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -54,7 +55,7 @@ func (b *keptBody) Read(p []byte) (int, error) {
 
 // outcome is what the closing record says.
 func (x *exchange) outcome() gate.Outcome {
-	out := gate.Outcome{Status: x.status, Sent: x.sent.Load(), Received: x.received, Reason: x.reason, Err: x.st.because(x.err)}
+	out := gate.Outcome{Status: x.status, Sent: x.sent.Load(), Received: x.received, Reason: cmp.Or(x.reason, x.st.boundedBy()), Err: x.st.because(x.err)}
 	if a := x.addr.Load(); a != nil {
 		out.Addr = *a
 	}

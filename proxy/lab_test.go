@@ -19,6 +19,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -39,7 +40,13 @@ import (
 	"sallyport/rules/target"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if what := os.Getenv(idleEnv); what != "" {
+		fmt.Fprintln(os.Stderr, holdIdle(what))
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // labPolicy is the policy of the tests unless they bring their own.
 const labPolicy = `

@@ -16,7 +16,6 @@ import (
 var (
 	errHead       = errors.New("the request head could not be read")
 	errRejudged   = errors.New("a change of policy no longer allows it")
-	errQuiet      = errors.New("nothing was sent either way for too long")
 	errOwnAddress = errors.New("addressed to the listener itself, not redirected to it")
 	errNoName     = errors.New("TLS without a server name, on a stream that is not terminated")
 )
@@ -45,8 +44,12 @@ func (r *run) redirected(ctx context.Context, st *stream) {
 // the answer allows. It returns when the stream is done or handed on.
 func (r *run) connect(ctx context.Context, st *stream) {
 	req := rules.Request{Question: rules.Connect, Cell: st.cell, Endpoint: st.endpoint}
+	err := r.paced(ctx, st.cell)
 	if st.over {
-		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, req, rules.Limit, nil))
+		err = errConns
+	}
+	if err != nil {
+		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, req, rules.Limit, err))
 		return
 	}
 	pass, err := r.cfg.Gate.Admit(ctx, req)

@@ -22,9 +22,11 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
+	"sallyport/proxy/bound"
 	"sallyport/rules"
 	"sallyport/rules/gate"
 	"sallyport/rules/target"
@@ -84,12 +86,33 @@ type Config struct {
 // Limits bound what sandboxes can make the gateway hold. A zero field takes
 // its default.
 type Limits struct {
-	Conns        int // open connections, all cells together: 16384
-	ConnsPerCell int // open connections of one cell: 2048
-	HeaderBytes  int // of one request: 64 KiB
-	HeaderLines  int // of one request: 200
-	H2Streams    int // requests at once on one HTTP/2 connection: 250
+	Conns             int // open connections, all cells together: 16384
+	ConnsPerCell      int // open connections of one cell: 2048
+	Handshakes        int // under way, all cells together: 2048
+	HandshakesPerCell int // under way in one cell: 256
+	Requests          int // under way, all cells together: 8192
+	RequestsPerCell   int // under way in one cell: 1024
+	// RequestRate is how many requests and streams of one cell begin in a second,
+	// and at once after a pause: 1000 for each processor, a part of what it carries.
+	// What comes faster is held back for up to a second, and then refused.
+	RequestRate int
+	HeaderBytes int // of one request: 64 KiB
+	HeaderLines int // of one request: 200
+	H2Streams   int // requests at once on one HTTP/2 connection: 250
+	// H2Conns and H2ConnsPerCell bound the HTTP/2 connections: 512 and 64. Each can
+	// have the gateway hold [h2ConnBuffer] octets that nobody has read. A client
+	// beyond that is offered HTTP/1.1 alone.
+	H2Conns        int
+	H2ConnsPerCell int
 }
+
+// What a client may send on an HTTP/2 connection, and on one stream of it, before
+// it is read. One stream that stalls leaves room for the others.
+const (
+	h2ConnBuffer   = 1 << 20
+	h2StreamBuffer = 256 << 10
+	h2Frame        = 64 << 10 // the longest; net/http keeps a buffer of that size
+)
 
 // Timeouts bound how long a sandbox can hold a stream without using it. A
 // zero field takes its default.
@@ -101,14 +124,30 @@ type Timeouts struct {
 	// Quiet ends a stream on which no octet has passed: tunnels, WebSockets,
 	// stalled bodies: 2 h, so that an idle hour is survived.
 	Quiet time.Duration
-	Drain time.Duration // for what is in flight at shutdown: 10 s
+	// Lifetime ends a connection, whatever passes on it: 24 h. A client that is
+	// still there opens another, which is judged anew.
+	Lifetime time.Duration
+	Drain    time.Duration // for what is in flight at shutdown: 10 s
 }
 
 func (l Limits) withDefaults() (Limits, error) {
 	for _, f := range []struct {
 		n   *int
 		def int
-	}{{&l.Conns, 16384}, {&l.ConnsPerCell, 2048}, {&l.HeaderBytes, 64 << 10}, {&l.HeaderLines, 200}, {&l.H2Streams, 250}} {
+	}{
+		{&l.Conns, 16384},
+		{&l.ConnsPerCell, 2048},
+		{&l.Handshakes, 2048},
+		{&l.HandshakesPerCell, 256},
+		{&l.Requests, 8192},
+		{&l.RequestsPerCell, 1024},
+		{&l.RequestRate, 1000 * runtime.GOMAXPROCS(0)},
+		{&l.HeaderBytes, 64 << 10},
+		{&l.HeaderLines, 200},
+		{&l.H2Streams, 250},
+		{&l.H2Conns, 512},
+		{&l.H2ConnsPerCell, 64},
+	} {
 		if *f.n < 0 {
 			return l, errors.New("proxy: a limit is negative")
 		}
@@ -129,6 +168,7 @@ func (t Timeouts) withDefaults() (Timeouts, error) {
 		{&t.Header, 10 * time.Second},
 		{&t.KeepAlive, 2 * time.Minute},
 		{&t.Quiet, 2 * time.Hour},
+		{&t.Lifetime, 24 * time.Hour},
 		{&t.Drain, 10 * time.Second},
 	} {
 		if *f.d < 0 {
@@ -145,7 +185,11 @@ func (t Timeouts) withDefaults() (Timeouts, error) {
 type Server struct {
 	cfg     Config
 	tls     *tls.Config // shared by all terminated streams
+	tlsH1   *tls.Config // by those that cannot have HTTP/2
 	buffers buffers
+
+	handshakes, requests, h2Conns bound.Count
+	rate                          bound.Rate
 
 	mu      sync.Mutex // guards the two below
 	streams map[*stream]struct{}
@@ -177,7 +221,14 @@ func New(cfg Config) (*Server, error) {
 	if cfg.OriginalDst == nil {
 		cfg.OriginalDst = originalDst
 	}
-	s := &Server{cfg: cfg, streams: make(map[*stream]struct{}), perCell: make(map[string]int)}
+	l := cfg.Limits
+	s := &Server{
+		cfg: cfg, streams: make(map[*stream]struct{}), perCell: make(map[string]int),
+		handshakes: bound.Count{Each: l.HandshakesPerCell, All: l.Handshakes},
+		requests:   bound.Count{Each: l.RequestsPerCell, All: l.Requests},
+		h2Conns:    bound.Count{Each: l.H2ConnsPerCell, All: l.H2Conns},
+		rate:       bound.Rate{PerSecond: float64(l.RequestRate), Burst: float64(l.RequestRate)},
+	}
 	s.tls = &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		// http/1.0 is what curl -0 offers; without it crypto/tls refuses.
@@ -188,5 +239,8 @@ func New(cfg Config) (*Server, error) {
 		// cost 8 % of a handshake.
 		CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384},
 	}
+	s.tlsH1 = s.tls.Clone()
+	s.tlsH1.NextProtos = s.tls.NextProtos[1:]
+	s.tls.GetConfigForClient = s.offer
 	return s, nil
 }

@@ -161,8 +161,11 @@ func (r *run) newServed(base context.Context, ln net.Listener, h http.Handler) s
 		ReadHeaderTimeout: t.Header,
 		IdleTimeout:       t.KeepAlive,
 		MaxHeaderBytes:    l.HeaderBytes,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: l.H2Streams},
-		BaseContext:       func(net.Listener) context.Context { return base },
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: l.H2Streams, MaxReadFrameSize: h2Frame,
+			MaxReceiveBufferPerConnection: h2ConnBuffer, MaxReceiveBufferPerStream: h2StreamBuffer,
+		},
+		BaseContext: func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			st := streamOf(c)
 			return gate.WithOrigin(withStream(ctx, st), st.origin())

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
@@ -37,6 +38,8 @@ type stream struct {
 	reply    *connectReply // answers a CONNECT that was not answered yet
 
 	over     bool         // beyond a limit: refuse whatever comes
+	countsH2 bool         // among the HTTP/2 connections of the cell
+	began    time.Time    // of the connection below, for a stream of an HTTP/2 connection
 	requests atomic.Int32 // that were judged
 	heads    atomic.Int32 // HTTP/1 request heads begun, understood or not
 	hijacked atomic.Bool  // a WebSocket, or a CONNECT's tunnel
@@ -55,8 +58,11 @@ type stream struct {
 // newStream registers a connection; false means that it is refused and closed:
 // far too many are open.
 func (r *run) newStream(c net.Conn) (*stream, bool) {
-	st := &stream{run: r, client: c.RemoteAddr().String()}
+	st := &stream{run: r, client: c.RemoteAddr().String(), began: r.cfg.Now()}
 	st.conn = &clientConn{Conn: c, st: st}
+	if below, ok := c.(*h2Stream); ok {
+		st.began = streamOf(below.door).began
+	}
 	st.cell, _ = r.cfg.CellOf(source(c).Addr()) // an unknown cell is refused by the gate
 	l := r.cfg.Limits
 	r.mu.Lock()
@@ -126,13 +132,14 @@ func (st *stream) finish(ctx context.Context, cause error) {
 	st.once.Do(func() {
 		_ = st.conn.Close()
 		st.run.forget(st)
+		st.giveH2()
 		judged := st.requests.Load()
 		if !st.h2 && st.heads.Load() > judged && !st.hijacked.Load() {
 			st.refuseHead(ctx)
 			judged++
 		}
 		if st.opened {
-			st.record(st.pass.Done(ctx, gate.Outcome{Reason: st.reason, Err: st.because(cause), Requests: int(judged)}))
+			st.record(st.pass.Done(ctx, gate.Outcome{Reason: cmp.Or(st.reason, st.boundedBy()), Err: st.because(cause), Requests: int(judged)}))
 		}
 		st.run.open.Done() // last, so that draining waits for the record
 	})
@@ -224,11 +231,13 @@ func (st *stream) holds() bool {
 }
 
 // watch judges open streams again when policies change, and ends those that
-// have been quiet for too long, until stop is closed.
+// have been quiet, or open, for too long, until stop is closed.
 func (r *run) watch(stop <-chan struct{}) {
 	const sweeps = 8
 	tick := time.NewTicker(max(r.cfg.Timeouts.Quiet/sweeps, time.Millisecond))
 	defer tick.Stop()
+	old := time.NewTicker(max(r.cfg.Timeouts.Lifetime/sweeps/sweeps, time.Millisecond))
+	defer old.Stop()
 	for {
 		select {
 		case <-stop:
@@ -251,6 +260,22 @@ func (r *run) watch(stop <-chan struct{}) {
 					st.cut(errQuiet)
 				}
 			})
+		case <-old.C:
+			r.endOld()
 		}
+	}
+}
+
+// endOld ends the connections that have been open for too long: the streams on
+// them first, so that each says why.
+func (r *run) endOld() {
+	now := r.cfg.Now()
+	for _, carried := range []bool{true, false} {
+		r.each(func(st *stream) {
+			_, is := st.conn.Conn.(*h2Stream)
+			if st.run == r && is == carried && now.Sub(st.began) >= r.cfg.Timeouts.Lifetime {
+				st.cut(errLifetime)
+			}
+		})
 	}
 }

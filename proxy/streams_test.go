@@ -126,7 +126,7 @@ func handshake(t *testing.T, l *lab, c net.Conn, cfg *tls.Config) (*tls.Conn, er
 
 const get = "GET /public/a HTTP/1.1\r\nHost: ok.test\r\n\r\n"
 
-// TestServerNames is CN-05, CN-06, CN-18, TL-02 and NM-01: the name in TLS
+// TestServerNames is CN-05, CN-06, CN-18, DN-15, TL-02 and NM-01: the name in TLS
 // and the place of the stream.
 func TestServerNames(t *testing.T) {
 	tests := []struct {
@@ -136,6 +136,7 @@ func TestServerNames(t *testing.T) {
 		reason        string
 	}{
 		{"CN-05 address with an allowed name", "192.0.2.1:443", "ok.test", "ok.test", 403, "address_not_allowed"},
+		{"DN-15 address that an allowed host has too, with the name that is denied", "192.0.2.1:443", "evil.test", "evil.test", 403, "address_not_allowed"},
 		{"CN-06 other name", "ok.test:443", "evil.test", "evil.test", 421, "authority_mismatch"},
 		{"CN-06 other name, allowed too", "ok.test:443", "any.test", "any.test", 421, "authority_mismatch"},
 		{"CN-06 other name, the right Host", "ok.test:443", "evil.test", "ok.test", 421, "authority_mismatch"},
@@ -150,8 +151,9 @@ func TestServerNames(t *testing.T) {
 	for name, open := range opens() {
 		l := newLab(t)
 		o := &witness{}
-		l.serveOrigin("ok.test", false, o)
-		l.serveOrigin("evil.test", false, o)
+		for _, h := range []string{"ok.test", "evil.test", "192.0.2.1"} {
+			l.serveOrigin(h, false, o)
+		}
 		for _, tt := range tests {
 			t.Run(name+" "+tt.name, func(t *testing.T) {
 				c, err := open(l, t.Context(), tt.to)

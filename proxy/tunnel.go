@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -25,7 +26,7 @@ func (r *run) tunnel(ctx context.Context, st *stream) {
 	out := gate.Outcome{}
 	defer func() {
 		st.untrack(pass)
-		out.Err = st.because(out.Err)
+		out.Err, out.Reason = st.because(out.Err), cmp.Or(out.Reason, st.boundedBy())
 		st.record(pass.Done(ctx, out))
 		st.finish(ctx, nil)
 	}()

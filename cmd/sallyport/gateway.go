@@ -123,6 +123,7 @@ type gateway struct {
 	dialer  *dial.Dialer
 	broker  *broker.Client
 	ca      *certs.CA
+	bounds  policyfile.Bounds
 	floor   string         // digest of the floor, "" for none
 	bodies  *capture.Store // nil: none are kept
 	keepFor time.Duration  // of records and bodies; 0 is for ever
@@ -170,6 +171,7 @@ func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Log
 	if err := g.openRooms(cfg); err != nil {
 		return nil, errors.Join(err, g.records.Close())
 	}
+	g.bounds = cfg.Bounds
 	g.keepFor = time.Duration(cfg.Log.Keep) * time.Second
 	if err := g.openBodies(cfg.Log.Capture); err != nil {
 		return nil, errors.Join(err, g.records.Close())

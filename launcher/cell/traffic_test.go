@@ -24,6 +24,7 @@ func TestTraffic(t *testing.T) {
 	}{
 		{"tcpLandsAtTransparentListener", tcpLandsAtTransparentListener},
 		{"dnsLandsAtDNSListener", dnsLandsAtDNSListener},
+		{"otherResolversAreNotReached", otherResolversAreNotReached},
 		{"explicitPortIsReachedDirectly", explicitPortIsReachedDirectly},
 		{"transparentPortIsNoDestination", transparentPortIsNoDestination},
 		{"udpIsDroppedAndCounted", udpIsDroppedAndCounted},
@@ -96,6 +97,45 @@ func dnsLandsAtDNSListener(t *testing.T, l *lab) {
 				t.Errorf("query to %v: heard %v", server, e)
 			}
 		}
+	}
+}
+
+// DN-07: whatever resolver is asked, on whatever port, the question ends here: at
+// the listener, in a count, or in the sandbox. noIPv6 has the same for IPv6.
+func otherResolversAreNotReached(t *testing.T, l *lab) {
+	for _, server := range []string{"8.8.8.8:53", "10.0.0.53:53", "192.168.1.1:53"} { // public ones, and those of a LAN
+		if got, err := query(l.a, server, "canary", limit); err != nil || got != "dns/udp" {
+			t.Errorf("query to %s: %q, %v, want the listener's answer", server, got, err)
+		}
+	}
+	l.heard()
+	for _, server := range []string{"1.1.1.1:5353", "8.8.8.8:853", "9.9.9.9:784"} {
+		dropped := l.counted(t, l.a, func() {
+			if err := send(l.a, server, "canary"); err != nil {
+				t.Errorf("sending to %s: %v", server, err)
+			}
+			l.silence(t, l.a)
+		})
+		if want := (cell.Bypass{UDP: 1}); dropped != want {
+			t.Errorf("query to %s: dropped %+v, want %+v", server, dropped, want)
+		}
+	}
+	// systemd's and Docker's stubs are the sandbox's own loopback, where nobody listens.
+	for _, stub := range []string{"127.0.0.53:53", "127.0.0.11:53"} {
+		if _, err := query(l.a, stub, "canary", limit); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("query to %s: %v, want nobody there", stub, err)
+		}
+		l.silence(t, l.a)
+	}
+	// DNS over TLS is TCP like any other: told where it was going, and judged.
+	conn, greeting, err := dial(l.a, "8.8.8.8:853", limit)
+	if err != nil || greeting != "transparent" {
+		t.Errorf("DNS over TLS: %q, %v, want the transparent listener", greeting, err)
+		return
+	}
+	conn.Close()
+	if got := l.heard(); len(got) != 1 || got[0].original.String() != "8.8.8.8:853" {
+		t.Errorf("DNS over TLS: heard %v", got)
 	}
 }
 

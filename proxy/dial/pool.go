@@ -22,6 +22,11 @@ const (
 	idlePerPool   = 256       // all hosts of one pool
 	sessions      = 64        // TLS sessions kept for resumption, per pool
 	maxRespHeader = 256 << 10 // octets of an answer's header
+	// What upstream may send on an HTTP/2 connection, and on one stream of it,
+	// before it is read. net/http's own 1 GiB and 4 MiB would let a sandbox that
+	// reads nothing fill the memory.
+	h2ConnBuffer   = 32 << 20
+	h2StreamBuffer = 2 << 20
 	// continueWait is how long an upload waits for upstream's 100 before it
 	// begins all the same (RFC 9110 section 10.1.1 allows for servers that
 	// never send one).
@@ -317,6 +322,9 @@ func (d *Dialer) transport(cfg *tls.Config, certified bool) *http.Transport {
 		ExpectContinueTimeout:  continueWait,
 		MaxResponseHeaderBytes: maxRespHeader,
 		HTTP2: &http.HTTP2Config{
+			// What comes that no sandbox reads stays within this.
+			MaxReceiveBufferPerConnection: h2ConnBuffer,
+			MaxReceiveBufferPerStream:     h2StreamBuffer,
 			// A connection whose far end is gone is found out within a minute.
 			SendPingTimeout: 45 * time.Second,
 			PingTimeout:     15 * time.Second,

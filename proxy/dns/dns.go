@@ -21,6 +21,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"sallyport/proxy/bound"
 	"sallyport/rules"
 	"sallyport/rules/gate"
 )
@@ -92,8 +93,8 @@ type Server struct {
 	ttl   uint32
 	soa   []byte // negative, in wire format
 	rates rates
-	conns conns
-	looks conns
+	conns bound.Count // open TCP connections
+	looks bound.Count // look-ups under way
 }
 
 // New returns a Server. It refuses an incomplete Config.
@@ -107,9 +108,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, ttl: uint32(cfg.TTL / time.Second),
-		rates: rates{rate: float64(cfg.Rate), burst: float64(cfg.Burst)},
-		conns: conns{each: cfg.Conns, all: cfg.AllConns},
-		looks: conns{each: cfg.Looks, all: cfg.AllLooks},
+		rates: rates{Rate: bound.Rate{PerSecond: float64(cfg.Rate), Burst: float64(cfg.Burst)}},
+		conns: bound.Count{Each: cfg.Conns, All: cfg.AllConns},
+		looks: bound.Count{Each: cfg.Looks, All: cfg.AllLooks},
 	}
 	soa := make([]byte, plainSize)
 	n, err := dns.PackRR(s.negative(), soa, 0, nil, false)

@@ -30,11 +30,10 @@ func (s *Server) find(ctx context.Context, cell string, p gate.Pass) (outcome, g
 	if s.cfg.LookUp == nil {
 		return outcome{kind: failure}, gate.Outcome{Answer: failure.String(), Err: errNoLookUp}
 	}
-	done, ok := s.looks.open(cell)
-	if !ok {
+	if !s.looks.Take(cell) {
 		return outcome{kind: refusal, reason: rules.Limit}, gate.Outcome{Answer: refusal.String(), Reason: rules.Limit}
 	}
-	defer done()
+	defer s.looks.Give(cell)
 	list, err := s.cfg.LookUp(ctx, p)
 	denied, isDenied := errors.AsType[*gate.DeniedError](err)
 	switch {

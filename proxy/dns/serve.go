@@ -105,13 +105,12 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 			return fmt.Errorf("dns: accepting: %w", err)
 		}
 		cell, _ := s.cfg.CellOf(addrPort(c.RemoteAddr()).Addr().Unmap())
-		done, ok := s.conns.open(cell)
-		if !ok {
+		if !s.conns.Take(cell) {
 			_ = c.Close() // too many of them; the others still work
 			continue
 		}
 		open.Go(func() {
-			defer done()
+			defer s.conns.Give(cell)
 			s.converse(ctx, c)
 		})
 	}

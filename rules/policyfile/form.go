@@ -1,6 +1,10 @@
 package policyfile
 
-import "sallyport/rules/detect"
+import (
+	"fmt"
+
+	"sallyport/rules/detect"
+)
 
 // form describes a value of a file: for the formatter, which takes the order of
 // keys from it, and for the schema and the reference, which are made of it. The
@@ -71,6 +75,11 @@ var (
 	tlsForm  = word("inspect", "passthrough")
 	logForm  = word("metadata", "request", "request_response", "none")
 )
+
+// numberForm is a whole number within bounds.
+func numberForm(least, most int) *form {
+	return &form{typ: "integer", as: fmt.Sprintf("number from %d to %d", least, most), extra: object{"minimum": least, "maximum": most}}
+}
 
 var metadataForm = &form{what: "metadata", keys: []keyForm{
 	{name: "name", required: true, form: idForm, doc: "the name in records: 1 to 64 of `a-z 0-9 - . _`"},

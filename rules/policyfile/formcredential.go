@@ -172,5 +172,11 @@ func gatewayForm() *form {
 		}}, doc: "how the log is written"},
 		{name: "credentials", form: absForm, doc: "the directory of credential files", absent: "those of the instance"},
 		{name: "metrics", form: textForm, doc: "address and port at which metrics are told", absent: "nowhere"},
+		{name: "bounds", form: &form{what: "bounds", keys: []keyForm{
+			{name: "connections", form: numberForm(1, maxBound), doc: "open at once", absent: "2048"},
+			{name: "requests", form: numberForm(1, maxBound), doc: "under way at once", absent: "1024"},
+			{name: "requests_per_second", form: numberForm(1, maxBound), doc: "requests and streams that begin in a second; what comes faster waits for up to a second", absent: "1000 for each processor"},
+			{name: "lifetime", form: numberForm(60, maxLifetime), doc: "seconds after which a connection is ended, whatever passes on it", absent: "86400"},
+		}}, doc: "what one cell may have the gateway hold and do, whatever its policy says", absent: "the defaults"},
 	}}
 }

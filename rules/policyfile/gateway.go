@@ -41,6 +41,16 @@ type Gateway struct {
 	// Metrics is where /metrics, /livez and /readyz are served, on the host;
 	// invalid for nowhere.
 	Metrics netip.AddrPort
+	Bounds  Bounds
+}
+
+// Bounds are what one cell may have the gateway hold and do, whatever its policy
+// says. 0 stands for the gateway's default.
+type Bounds struct {
+	Connections int // open at once
+	Requests    int // under way at once
+	RequestRate int // requests and streams that begin in a second
+	Lifetime    int // seconds after which a connection is ended
 }
 
 // Resolver is a DNS server, asked over TLS where TLSName names its certificate.
@@ -87,11 +97,30 @@ func ParseGateway(name string, data []byte) (*Gateway, error) {
 		{name: "log", read: f.log(&g.Log)},
 		{name: "credentials", read: f.path(&g.Credentials)},
 		{name: "metrics", read: f.addrPort(&g.Metrics)},
+		{name: "bounds", read: f.bounds(&g.Bounds)},
 	})
 	if err := f.err(); err != nil {
 		return nil, err
 	}
 	return g, nil
+}
+
+// The greatest bounds that can be configured, and the longest life of a
+// connection, in seconds.
+const (
+	maxBound    = 1_000_000
+	maxLifetime = 30 * day
+)
+
+func (f *file) bounds(dst *Bounds) func(ast.Node) {
+	return func(n ast.Node) {
+		f.mapping(n, "bounds", []key{
+			{name: "connections", read: f.number(&dst.Connections, "a number of connections", 1, maxBound)},
+			{name: "requests", read: f.number(&dst.Requests, "a number of requests", 1, maxBound)},
+			{name: "requests_per_second", read: f.number(&dst.RequestRate, "a number of requests", 1, maxBound)},
+			{name: "lifetime", read: f.seconds(&dst.Lifetime, 60, maxLifetime)},
+		})
+	}
 }
 
 // addrPort reads an address and a port.

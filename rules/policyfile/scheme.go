@@ -209,15 +209,20 @@ func jwtKeys(f *file, s *Scheme) []key {
 
 // seconds reads a number of seconds within bounds.
 func (f *file) seconds(dst *int, least, most int) func(ast.Node) {
+	return f.number(dst, "a number of seconds", least, most)
+}
+
+// number reads a whole number within bounds; what says of what.
+func (f *file) number(dst *int, what string, least, most int) func(ast.Node) {
 	return func(n ast.Node) {
 		x, ok := n.(*ast.IntegerNode)
 		if !ok || x.Token.Type != token.IntegerType {
-			f.errorf(n, "this is %s; write a number of seconds from %d to %d", kindOf(n), least, most)
+			f.errorf(n, "this is %s; write %s from %d to %d", kindOf(n), what, least, most)
 			return
 		}
 		v, err := strconv.Atoi(x.Token.Value)
 		if err != nil || v < least || v > most {
-			f.errorf(n, "this is a number of seconds from %d to %d", least, most)
+			f.errorf(n, "this is %s from %d to %d", what, least, most)
 			return
 		}
 		*dst = v

@@ -285,7 +285,7 @@ func (b *benchGateway) wireProxy(ctx context.Context, o gatewayOptions, g *gate.
 		Find:   func(string, *http.Request) []rules.Carry { return nil },
 		Inject: func(context.Context, gate.Pass, *http.Request) error { return nil },
 		Log:    warnings(), Now: time.Now,
-		Limits: proxy.Limits{Conns: 16384, ConnsPerCell: 16384},
+		Limits: proxy.Limits{Conns: 16384, ConnsPerCell: 16384, RequestRate: 1 << 20}, // one cell is measured, not bounded
 	}
 	dialing := dial.Config{Vet: g.Vet, Now: time.Now, Hosts: hosts, Roots: roots}
 	scrub := func(gate.Pass, *http.Response) error { return nil }

@@ -51,6 +51,7 @@ func TestRefusals(t *testing.T) {
 		{"path", "curl -sS https://" + lab.APIName + "/v2/x", "path_not_allowed", nil},
 		{"port", "curl -sS http://" + lab.APIName + "/v1/x", "port_not_allowed", nil},
 		{"metadata", "curl -sS --noproxy '*' http://169.254.169.254/latest/", "address_not_allowed", w.lab.Metadata},
+		{"DN-15 address of an allowed host", "curl -sSk --noproxy '*' --resolve " + lab.ForbiddenName + ":443:" + lab.FilesAddr.String() + " https://" + lab.ForbiddenName + "/", "address_not_allowed", w.lab.Forbidden},
 		{"raw address", "curl -sSk --noproxy '*' https://" + lab.ForbiddenAddr.String() + "/", "address_not_allowed", w.lab.Forbidden},
 		{"leak", `curl -sS -H "X-Note: $API_TOKEN" https://` + lab.FilesName + lab.HelloPath, "placeholder_leak", nil},
 		{"leak in the path", "curl -sS https://" + lab.FilesName + "/$API_TOKEN", "placeholder_leak", nil},
@@ -85,6 +86,49 @@ func TestRefusals(t *testing.T) {
 		" && curl -sS --noproxy '*' http://"+lab.FilesName+lab.HelloPath)
 	if want := strings.Repeat(lab.HelloText, 3); r.stdout != want {
 		t.Errorf("allowed downloads gave %q, want %q; %s", r.stdout, want, r.stderr)
+	}
+}
+
+// TestRedirects is RD-02 and RD-07 with a client that follows: what it asks for
+// then is judged by itself, and the credential stays where it belongs.
+func TestRedirects(t *testing.T) {
+	away := func(to string) string { return "'https://" + lab.APIName + "/v1/redirect?code=307&to=" + to + "'" }
+	const auth = ` -H "Authorization: Bearer $API_TOKEN" `
+	tests := []struct {
+		name, command, reason string
+		untouched             *lab.Site
+	}{
+		{"RD-02 to a host that is denied", "curl -sSL" + auth + away("https://"+lab.ForbiddenName+"/"), "host_not_allowed", w.lab.Forbidden},
+		{"RD-02 to another host, placeholder and all", "curl -sSL --location-trusted" + auth + away("https://"+lab.FilesName+lab.HelloPath), "placeholder_leak", w.lab.Files},
+		{"RD-02 to plain HTTP", "curl -sSL" + auth + away("http://"+lab.APIName+"/v1/x"), "port_not_allowed", nil},
+		{"RD-07 metadata", "curl -sSL --noproxy 169.254.169.254" + auth + away("http://169.254.169.254/latest/"), "address_not_allowed", w.lab.Metadata},
+		{"RD-07 metadata, by the proxy", "curl -sSL" + auth + away("http://169.254.169.254/latest/"), "address_not_allowed", w.lab.Metadata},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w.lab.API.Reset()
+			if tt.untouched != nil {
+				tt.untouched.Reset()
+			}
+			r := sandbox(t, "sh", "-c", tt.command)
+			if len(r.Denials) != 1 || r.Denials[0].Reason != tt.reason || !strings.Contains(r.stdout, tt.reason) {
+				t.Fatalf("denials %+v, want one of %s; output %q %q", r.Denials, tt.reason, r.stdout, r.stderr)
+			}
+			if n := len(w.lab.API.Seen()); n != 1 {
+				t.Errorf("the site that redirects saw %d requests", n)
+			}
+			if tt.untouched != nil {
+				if err := tt.untouched.Untouched(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	w.lab.Files.Reset()
+	r := sandbox(t, "sh", "-c", "curl -sSL"+auth+away("https://"+lab.FilesName+lab.HelloPath))
+	seen := w.lab.Files.Seen()
+	if r.stdout != lab.HelloText || len(seen) != 1 || seen[0].Header.Get("Authorization") != "" {
+		t.Errorf("to an allowed host: %q %q, which saw %+v", r.stdout, r.stderr, seen)
 	}
 }
 
