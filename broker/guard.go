@@ -35,7 +35,7 @@ type guarded struct {
 	finder *finder
 	r      *http.Request
 	pass   gate.Pass
-	last   []byte // the end of what was read before, shorter than the longest needle
+	last   []byte // the end of what was read before, where a placeholder may begin
 	err    error  // of the refusal, told again
 }
 
@@ -71,20 +71,21 @@ func (g *guarded) refuse(credential, where string) error {
 
 // look searches b and the border between it and what came before.
 func (g *guarded) look(b []byte) (credential string, leaked bool) {
-	set := g.finder.set
-	keep := set.Longest() - 1
-	border := append(g.last, b[:min(len(b), keep)]...)
-	h, ok := needle.Next(set, border, 0)
-	if !ok {
-		h, ok = needle.Next(set, b, 0)
+	text := b
+	if len(g.last) > 0 {
+		g.last = append(g.last, b...)
+		text = g.last
 	}
-	if ok {
-		return g.finder.credential(h.Needle), true
+	keep := len(text) // from where one may begin that has not ended
+	for from := 0; ; {
+		h, ok := g.finder.set.NextPart(text, from)
+		switch {
+		case !ok:
+			g.last = append(g.last[:0], text[keep:]...)
+			return "", false
+		case h.Whole:
+			return g.finder.credential(h.Needle), true
+		}
+		keep, from = min(keep, h.At), h.At+1
 	}
-	if len(b) >= keep {
-		g.last = append(g.last[:0], b[len(b)-keep:]...)
-	} else {
-		g.last = append(border[:0], border[max(0, len(border)-keep):]...)
-	}
-	return "", false
 }

@@ -63,7 +63,28 @@ func TestSpellingsAreFound(t *testing.T) {
 		{"HTML, every character", value, "<p>" + each(value, "&#%d;") + "</p>", true},
 		{"HTML, every character, hexadecimal", value, "<p>" + each(value, "&#x%x;") + "</p>", true},
 		{"HTML, every character, upper case", value, "<p>" + each(value, "&#x%X;") + "</p>", true},
-		{"a limit: some characters that have no need of it", value, "%73" + value[1:5] + "%74" + value[6:], false},
+		{"a limit: percent, in part, then base64", value, base64.StdEncoding.EncodeToString([]byte(value[:9] + "%" + hex.EncodeToString([]byte(value[9:10])) + value[10:])), false},
+		{"percent, in part, of another value", value, "%73" + value[1:5] + "%74" + value[6:], false},
+		{"percent, in part", value, "%" + "73" + value[1:5] + "%" + hex.EncodeToString([]byte(value[5:6])) + value[6:], true},
+		{"percent, mixed case", odd, "pa%22ss%2fw%C3%B6rd%2B%26%3Ctab%3e%09%3D%5cend", true},
+		{"percent, twice", value, each(each(value, "%%%02X"), "%%%02x"), true},
+		{"percent of percent, in part", value, value[:3] + "%25" + hex.EncodeToString([]byte(value[3:4])) + value[4:], true},
+		{"JSON, in part", value, `\u0073` + value[1:9] + `\u{` + hex.EncodeToString([]byte(value[9:10])) + "}" + value[10:], true},
+		{"JSON of HTML", value, value[:4] + `\u0026#` + fmt.Sprint(value[4]) + `;` + value[5:], true},
+		{"octal", value, value[:2] + fmt.Sprintf(`\%03o`, value[2]) + value[3:], true},
+		{"needless backslash", odd, `pa\"ss\/wörd\+\&\<tab\>\t\=\\end`, true},
+		{"HTML, leading zeros, no semicolon", value, value[:5] + fmt.Sprintf(`&#x000%x`, value[5]) + "&#0" + fmt.Sprint(value[6]) + ";" + value[7:], true},
+		{"HTML, by name", value, strings.ReplaceAll(value, "_", "&lowbar;"), true},
+		{"quoted-printable", value, value[:7] + "=5F=\r\n" + value[8:], strings.HasPrefix(value[7:], "_")},
+		{"broken over lines", value, value[:9] + "\r\n\t" + value[9:20] + "\n" + value[20:], true},
+		{"base64 in lines", value, fold(base64.StdEncoding.EncodeToString([]byte("ab:"+value)), 16, "\r\n"), true},
+		{"base64 in lines of JSON", value, fold(base64.StdEncoding.EncodeToString([]byte("ab:"+value)), 12, `\n`), true},
+		{"base64, percent-encoded", odd, url.QueryEscape(base64.StdEncoding.EncodeToString([]byte(odd + "~~~???"))), true},
+		{"base64 twice", value, base64.URLEncoding.EncodeToString([]byte("x" + base64.StdEncoding.EncodeToString([]byte("user:"+value)))), true},
+		{"base64 of UTF-16", value, base64.StdEncoding.EncodeToString([]byte(wide("x"+value, false))), true},
+		{"base64 of hexadecimal", value, base64.StdEncoding.EncodeToString([]byte("0x" + hex.EncodeToString([]byte(value)))), true},
+		{"base64 of JSON", odd, base64.StdEncoding.EncodeToString([]byte(`{"k":"pa\"ss/wörd+\u0026\u003ctab\u003e\t=\\end"}`)), true},
+		{"broken before and behind", value, "\n" + value[:len(value)-1] + "\n", false},
 		{"base64 of odd octets", odd, base64.RawURLEncoding.EncodeToString([]byte("ab" + odd)), true},
 	}
 	for _, tt := range tests {
@@ -78,6 +99,15 @@ func TestSpellingsAreFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fold breaks a text into lines.
+func fold(s string, n int, end string) string {
+	var lines []string
+	for ; len(s) > n; s = s[n:] {
+		lines = append(lines, s[:n])
+	}
+	return strings.Join(append(lines, s), end)
 }
 
 // each writes every octet in a format.

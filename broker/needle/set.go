@@ -3,6 +3,7 @@ package needle
 import (
 	"bytes"
 	"cmp"
+	"math/bits"
 	"slices"
 )
 
@@ -10,27 +11,32 @@ import (
 //
 // The method is Wu and Manber's (A Fast Algorithm for Multi-Pattern Searching,
 // 1994): a window as long as the shortest needle moves over the text; a table
-// says for its last two octets how far it may jump. On ordinary text nearly
+// says for its last three octets how far it may jump. On ordinary text nearly
 // every jump is a whole window, so the cost falls with the length of the
-// needles and hardly rises with their number.
+// needles and hardly rises with their number. Needles that are escaped in part
+// are looked for at the octets that introduce escapes.
 type Set struct {
 	needles []Needle // longest first: at one place the longest wins
 	window  int      // at least MinLen, at most maxWindow
-	longest int
-	jump    [tableSize]uint8
+	layers  *layers
+	shift   uint // of the hash, to the size of the tables
+	jump    []uint8
 	// head and next chain the needles whose window ends alike, in order; an
 	// entry is an index plus one, 0 ends a chain.
-	head [tableSize]uint16
-	next []uint16
+	head, next []uint16
 }
 
 const (
-	tableBits = 12
-	tableSize = 1 << tableBits
+	minBits   = 10 // of an index of the tables
+	maxBits   = 16
 	maxWindow = 200 // fits a jump
 )
 
-func hash(a, b byte) uint { return (uint(a)<<5 ^ uint(b)) & (tableSize - 1) }
+// hash maps three octets to a place in tables of 1<<(32-shift) entries
+// (multiplicative hashing; Knuth, The Art of Computer Programming, 6.4).
+func hash(a, b, c byte, shift uint) uint32 {
+	return (uint32(a) | uint32(b)<<8 | uint32(c)<<16) * 2654435769 >> (shift & 31)
+}
 
 // NewSet makes a Set. Needles shorter than [MinLen] are left out, as are more
 // than 65,535.
@@ -40,20 +46,24 @@ func NewSet(needles []Needle) *Set {
 		if len(n.Text) >= MinLen && len(s.needles) < 1<<16-1 {
 			s.needles = append(s.needles, n)
 			s.window = min(s.window, len(n.Text))
-			s.longest = max(s.longest, len(n.Text))
 		}
 	}
 	slices.SortStableFunc(s.needles, func(a, b Needle) int { return cmp.Compare(len(b.Text), len(a.Text)) })
+	s.layers = newLayers(s.needles)
+	// Tables in which most entries are free: then most jumps are whole windows.
+	size := min(max(bits.Len(uint(8*s.window*len(s.needles))), minBits), maxBits)
+	s.shift = uint(32 - size)
+	s.jump, s.head = make([]uint8, 1<<size), make([]uint16, 1<<size)
 	for i := range s.jump {
-		s.jump[i] = octet(s.window - 1)
+		s.jump[i] = octet(s.window - 2)
 	}
 	s.next = make([]uint16, len(s.needles))
 	for i, n := range slices.Backward(s.needles) {
-		for end := 1; end < s.window; end++ {
-			h := hash(n.Text[end-1], n.Text[end])
+		for end := 2; end < s.window; end++ {
+			h := hash(n.Text[end-2], n.Text[end-1], n.Text[end], s.shift)
 			s.jump[h] = min(s.jump[h], octet(s.window-1-end))
 		}
-		h := hash(n.Text[s.window-2], n.Text[s.window-1])
+		h := hash(n.Text[s.window-3], n.Text[s.window-2], n.Text[s.window-1], s.shift)
 		s.next[i], s.head[h] = s.head[h], uint16(i+1)
 	}
 	return s
@@ -65,15 +75,12 @@ func octet(n int) uint8 { return uint8(min(n, maxWindow)) }
 // Len returns the number of needles.
 func (s *Set) Len() int { return len(s.needles) }
 
-// Longest returns the length of the longest needle.
-func (s *Set) Longest() int { return s.longest }
-
 // Hit is where a needle is. Whole is false where the text ends before the
 // needle does.
 type Hit struct {
-	At     int
-	Needle *Needle
-	Whole  bool
+	At, Len int // Len is more than that of the needle where octets of it are escaped
+	Needle  *Needle
+	Whole   bool
 }
 
 // Text is what can be searched.
@@ -85,8 +92,14 @@ func Next[T Text](s *Set, text T, from int) (h Hit, ok bool) {
 	if s == nil || len(s.needles) == 0 {
 		return Hit{}, false
 	}
+	h, ok = plainly(s, text, from)
+	return before(s.layers, text, from, true, h, ok)
+}
+
+// plainly is Next for needles of which nothing is escaped.
+func plainly[T Text](s *Set, text T, from int) (h Hit, ok bool) {
 	for end := from + s.window; end <= len(text); {
-		k := hash(text[end-2], text[end-1])
+		k := hash(text[end-3], text[end-2], text[end-1], s.shift)
 		if j := s.jump[k]; j > 0 {
 			end += int(j)
 			continue
@@ -94,7 +107,7 @@ func Next[T Text](s *Set, text T, from int) (h Hit, ok bool) {
 		at := end - s.window
 		for i := s.head[k]; i != 0; i = s.next[i-1] {
 			if n := &s.needles[i-1]; len(text)-at >= len(n.Text) && begins(text, at, n.Text) {
-				return Hit{at, n, true}, true
+				return Hit{at, len(n.Text), n, true}, true
 			}
 		}
 		end++
@@ -109,9 +122,15 @@ func (s *Set) NextPart(text []byte, from int) (h Hit, ok bool) {
 	if s == nil || len(s.needles) == 0 {
 		return Hit{}, false
 	}
+	h, ok = s.plainPart(text, from)
+	return before(s.layers, text, from, false, h, ok)
+}
+
+// plainPart is NextPart for needles of which nothing is escaped.
+func (s *Set) plainPart(text []byte, from int) (h Hit, ok bool) {
 	end := from + s.window
 	for end <= len(text) {
-		k := hash(text[end-2], text[end-1])
+		k := hash(text[end-3], text[end-2], text[end-1], s.shift)
 		if j := s.jump[k]; j > 0 {
 			end += int(j)
 			continue
@@ -120,7 +139,7 @@ func (s *Set) NextPart(text []byte, from int) (h Hit, ok bool) {
 		for i := s.head[k]; i != 0; i = s.next[i-1] {
 			n := &s.needles[i-1]
 			if begins(text, at, n.Text) {
-				return Hit{at, n, len(text)-at >= len(n.Text)}, true
+				return Hit{at, min(len(n.Text), len(text)-at), n, len(text)-at >= len(n.Text)}, true
 			}
 		}
 		end++
@@ -129,7 +148,7 @@ func (s *Set) NextPart(text []byte, from int) (h Hit, ok bool) {
 	for at := end - s.window; at < len(text); at++ {
 		for i := range s.needles {
 			if n := &s.needles[i]; n.Text[0] == text[at] && bytes.HasPrefix(n.Text, text[at:]) {
-				return Hit{at, n, false}, true
+				return Hit{at, len(text) - at, n, false}, true
 			}
 		}
 	}
@@ -147,6 +166,7 @@ func (s *Set) Settled(text []byte, at int) int {
 			n = min(n, shared(x.Text, x.Instead))
 		}
 	}
+	n = s.layers.settled(text, at, n)
 	if h, ok := s.NextPart(text, at+1); ok {
 		n = min(n, h.At-at)
 	}

@@ -1,10 +1,12 @@
 // Package needle finds a few known values in much text, in the spellings that
-// programs give them: plain, UTF-16, base64, hexadecimal, and percent-encoded, JSON- and
-// HTML-escaped, where either just what needs it is escaped, or everything.
+// programs give them: plain, UTF-16, base64 and hexadecimal, also one of them over
+// another; percent-encoded, and escaped as in JSON, JavaScript, C, a shell, HTML or
+// quoted-printable, in whole or in part, up to two such escapes over one another and
+// over base64 and hexadecimal; and with lines broken inside of them.
 //
 // It trusts its caller for the values, which are few and at least [MinLen]
-// octets long, and nothing about the text. It never copies the text and never
-// decodes it; what was encoded twice is not found.
+// octets long, and nothing about the text, which it never copies. What is escaped
+// in part and then written in base64 or hexadecimal is not found.
 package needle
 
 import (
@@ -30,6 +32,9 @@ type Needle struct {
 	Instead []byte
 	// Value tells the caller which value this is a spelling of.
 	Value int
+	// Escapable needles are found where any of their octets are escaped, and
+	// where lines are broken inside of them.
+	Escapable bool
 }
 
 // Spellings returns the spellings of value. Each is replaced by the same
@@ -41,28 +46,61 @@ func Spellings(value, instead []byte, id int) []Needle {
 	}
 	instead = fit(instead, len(value))
 	var out []Needle
-	add := func(text, by []byte) {
-		for _, n := range out {
-			if bytes.Equal(n.Text, text) {
-				return
-			}
+	known := map[string]bool{}
+	add := func(text, by []byte, escapable bool) {
+		if !known[string(text)] && len(text) >= MinLen {
+			known[string(text)] = true
+			out = append(out, Needle{text, fit(by, len(text)), id, escapable})
 		}
-		out = append(out, Needle{text, fit(by, len(text)), id})
+	}
+	add(value, instead, true)
+	// What is written in another alphabet, and again in another.
+	for i := range opaque {
+		once, by := opaque[i](value), opaque[i](instead)
+		add(once, by, true)
+		if len(value) > maxTwice {
+			continue
+		}
+		for j := range opaque {
+			add(opaque[j](once), opaque[j](by), false)
+		}
 	}
 	for _, f := range escapes {
-		add([]byte(f(string(value))), []byte(f(string(instead))))
-	}
-	for align := range 3 {
-		for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-			add(base64Core(enc, value, align), base64Core(enc, instead, align))
+		text, by := []byte(f(string(value))), []byte(f(string(instead)))
+		if known[string(text)] {
+			continue
+		}
+		add(text, by, false)
+		if len(value) > maxTwice {
+			continue
+		}
+		for i := range opaque {
+			add(opaque[i](text), opaque[i](by), false)
 		}
 	}
 	return out
 }
 
+// maxTwice is the length of a value above which what is written anew twice is not
+// looked for: the spellings would be too many octets.
+const maxTwice = 512
+
+// opaque are the spellings of which no octet is one of the value.
+var opaque = []func([]byte) []byte{
+	func(b []byte) []byte { return base64Core(base64.RawStdEncoding, b, 0) },
+	func(b []byte) []byte { return base64Core(base64.RawStdEncoding, b, 1) },
+	func(b []byte) []byte { return base64Core(base64.RawStdEncoding, b, 2) },
+	func(b []byte) []byte { return base64Core(base64.RawURLEncoding, b, 0) },
+	func(b []byte) []byte { return base64Core(base64.RawURLEncoding, b, 1) },
+	func(b []byte) []byte { return base64Core(base64.RawURLEncoding, b, 2) },
+	func(b []byte) []byte { return []byte(hex.EncodeToString(b)) },
+	func(b []byte) []byte { return []byte(upperHex(hex.EncodeToString(b))) },
+	func(b []byte) []byte { return []byte(utf16(string(b), 0)) },
+	func(b []byte) []byte { return []byte(utf16(string(b), 1)) },
+}
+
 // escapes are the spellings that keep the order of the octets.
 var escapes = []func(string) string{
-	func(s string) string { return s },
 	url.QueryEscape,
 	url.PathEscape,
 	func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") },
@@ -75,10 +113,6 @@ var escapes = []func(string) string{
 	quoted("&quot;", "&#39;"),
 	quoted("&quot;", "&#x27;"),
 	quoted("&quot;", "&apos;"),
-	func(s string) string { return hex.EncodeToString([]byte(s)) },
-	func(s string) string { return upperHex(hex.EncodeToString([]byte(s))) },
-	func(s string) string { return utf16(s, 0) },
-	func(s string) string { return utf16(s, 1) },
 	octets("%%%02X"),
 	octets("%%%02x"),
 	octets(`\x%02X`),

@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 const (
 	bodyBuffer = 32 << 10
+	minRead    = 4 << 10
 	// patience is how long a few octets that may begin a secret are held back
 	// when nothing follows them: a server that waits for an answer to a message
 	// that happens to end in such octets would otherwise wait for ever.
@@ -30,7 +32,7 @@ func (s *Scrubber) Body(r io.ReadCloser) io.ReadCloser {
 	if s.idle() {
 		return r
 	}
-	b := &body{set: s.set, src: r, buf: newBuffer(bodyBuffer + 2*s.set.Longest())}
+	b := &body{set: s.set, src: r, buf: newBuffer(bodyBuffer)}
 	if w, ok := r.(io.Writer); ok {
 		return struct {
 			io.ReadCloser
@@ -140,6 +142,7 @@ func (b *body) fill() bool {
 	held := len(b.buf) - b.clean
 	wait := held == 0 || len(b.buf)-b.guess > maxGuess
 	if b.pending == nil && wait {
+		b.buf = slices.Grow(b.buf, minRead) // more than bodyBuffer only beside what is held back
 		n, err := b.src.Read(b.buf[len(b.buf):cap(b.buf)])
 		b.buf, b.err = b.buf[:len(b.buf)+n], err
 		return true
@@ -195,9 +198,8 @@ func (b *body) scrub() {
 			b.clean = max(b.clean, b.guess)
 			return
 		}
-		end := h.At + len(h.Needle.Text)
-		from := max(h.At, b.clean) // before clean it is gone already
-		copy(b.buf[from:end], h.Needle.Instead[from-h.At:])
+		end := h.At + h.Len
+		h.Cover(b.buf[h.At:end], max(0, b.clean-h.At)) // before clean it is gone already
 		b.clean, b.mark, b.guess = end, end, end
 	}
 }

@@ -54,8 +54,8 @@ func (s *Scrubber) Text(text string) string {
 	}
 	out := []byte(text)
 	for ok {
-		copy(out[h.At:], h.Needle.Instead)
-		h, ok = needle.Next(s.set, text, h.At+len(h.Needle.Text))
+		h.Cover(out[h.At:h.At+h.Len], 0)
+		h, ok = needle.Next(s.set, text, h.At+h.Len)
 	}
 	return string(out)
 }

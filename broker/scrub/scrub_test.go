@@ -178,7 +178,10 @@ func TestAnySplitGivesTheSame(t *testing.T) {
 		scrub.New(scrub.Secret{Value: secret, Instead: instead}, scrub.Secret{Value: other, Instead: "ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}),
 		scrub.New(scrub.Secret{Value: "abababab", Instead: "abzzzzzz"}, scrub.Secret{Value: "babababababa", Instead: "-"}, scrub.Secret{Value: "aaaaaaaab", Instead: "aaaaaaaax"}),
 	}
-	words := []string{"a", "ab", "b", "aaaa", "ba", " ", "sk_", "sk_test_", secret, secret[:10], secret[10:], other, other[:20], other[20:], "{\"", "\n"}
+	words := []string{
+		"a", "ab", "b", "aaaa", "ba", " ", "sk_", "sk_test_", secret, secret[:10], secret[10:], other, other[:20], other[20:], "{\"", "\n",
+		"%", "%73", "%7", `\u0073`, `\u00`, "&#115;", "&#", "=73", "=\r\n", "k_test_", secret[:12] + "%" + hex.EncodeToString([]byte(secret[12:13])), secret[13:],
+	}
 	for f := range 9 {
 		i := 0
 		for _, text := range forms(secret) {
@@ -264,6 +267,8 @@ func TestStreamsAreNotHeldUp(t *testing.T) {
 		{"ends in the hexadecimal of the prefix", "x736b5f", "x736b5f", 0},
 		{"ends in three octets of the secret", "say sk_test_4eC", "say sk_test_4eC", 100 * time.Millisecond},
 		{"ends in four octets of the secret", "say sk_test_4eC3", "say sk_test_", 0},
+		{"ends in what may begin an escape", "100%", "100%", 100 * time.Millisecond},
+		{"a line ends in a letter of the secret", "data: yes\n\n", "data: yes\n\n", 0},
 		{"nearly all of the secret", secret[:31], "sk_test_", 0},
 	}
 	for _, tt := range tests {
