@@ -72,7 +72,7 @@ type Record struct {
 	Path     string `json:"path,omitempty"`
 	Query    string `json:"query_hash,omitempty"` // keyed hash, set by the gate
 	QType    string `json:"qtype,omitempty"`
-	Answer   string `json:"answer,omitempty"` // DNS: what was answered
+	Answer   string `json:"answer,omitempty"` // DNS: what was answered; else how a refusal was told that had no status
 
 	Addr     string `json:"addr,omitempty"` // dialled address:port
 	Status   int    `json:"status,omitempty"`

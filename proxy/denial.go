@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -187,11 +188,35 @@ func (d denial) write(w http.ResponseWriter, r *http.Request) int {
 }
 
 // grpcStatus returns PERMISSION_DENIED or UNAVAILABLE.
-func (d denial) grpcStatus() string {
-	if d.status == http.StatusForbidden || d.status == http.StatusMisdirectedRequest {
+func (d denial) grpcStatus() string { return grpcStatus(d.status) }
+
+func grpcStatus(status int) string {
+	if status == http.StatusForbidden || status == http.StatusMisdirectedRequest {
 		return "7"
 	}
 	return "14"
+}
+
+// answerReset is how records say that a client was told nothing, and its
+// connection reset.
+const answerReset = "reset"
+
+// Tells implements [gate.Teller]: it says what [denial.write], [http1.reject] and
+// [connectReply.deny] will answer.
+func (st *stream) Tells(req *rules.Request, reason rules.Reason, cause error) (status int, answer string) {
+	status, _, _ = kindOf(reason)
+	switch {
+	case reason == rules.ClientGone, errors.Is(cause, errPanic):
+		return 0, ""
+	case errors.Is(cause, errHead):
+		return headStatus(cause), ""
+	case req.Question == rules.Fetch && isGRPC(req.Header):
+		return http.StatusOK, "grpc-status " + grpcStatus(status)
+	case req.Question == rules.Fetch, st.reply != nil:
+		return status, ""
+	default:
+		return 0, answerReset
+	}
 }
 
 // grpcEscape is the percent-encoding of Grpc-Message.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sallyport/audit"
 	"sallyport/proxy"
 	"sallyport/rules"
 	"sallyport/rules/gate"
@@ -56,6 +57,7 @@ func TestDenialBodies(t *testing.T) {
 	l := newLab(t)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			l.log.take()
 			c, err := l.flow(t.Context(), tt.host+":80")
 			must(t, err)
 			defer c.Close()
@@ -64,16 +66,52 @@ func TestDenialBodies(t *testing.T) {
 				tt.header = strings.TrimPrefix(tt.header+"\r\nHost: "+tt.host, "\r\n")
 			}
 			fmt.Fprintf(c, "%s %s HTTP/1.1\r\n%s\r\nContent-Length: 0\r\n\r\n", tt.method, tt.path, tt.header)
-			golden(t, "denials/"+tt.name, dump(t, c, tt.method))
+			got := dump(t, c, tt.method)
+			golden(t, "denials/"+tt.name, got)
+			if tt.name == "upstream" {
+				return // admitted
+			}
+			rec := l.log.await(t, 1)[0]
+			want := strings.Fields(got)[0]
+			if fmt.Sprint(rec.Status) != want || (rec.Answer == "grpc-status 7") != (tt.name == "grpc") {
+				t.Errorf("the client got %s, and the record says %d %s", want, rec.Status, rec.Answer)
+			}
 		})
 	}
 	t.Run("connect", func(t *testing.T) {
+		l.log.take()
 		c, err := sandboxDial(t.Context(), l.explicitAddr)
 		must(t, err)
 		defer c.Close()
 		fmt.Fprint(c, "CONNECT evil.test:22 HTTP/1.1\r\nHost: evil.test:22\r\n\r\n")
 		golden(t, "denials/connect", dump(t, c, "GET"))
+		if rec := l.log.await(t, 1)[0]; rec.Status != http.StatusForbidden || rec.Reason != "port_not_allowed" && rec.Reason != "host_not_allowed" {
+			t.Errorf("the record of the CONNECT: %+v", rec)
+		}
 	})
+}
+
+// TestResetsAreRecorded: a client that cannot be told why is reset, and the
+// record says so; one that goes by itself was told nothing.
+func TestResetsAreRecorded(t *testing.T) {
+	l := newLab(t)
+	c, err := l.flow(t.Context(), "evil.test:22")
+	must(t, err)
+	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Errorf("read %d, %v, want a reset", n, err)
+	}
+	c.Close()
+	if rec := l.log.await(t, 1)[0]; rec.Kind != audit.Refuse || rec.Answer != "reset" || rec.Status != 0 {
+		t.Errorf("the record of the reset: %+v", rec)
+	}
+	c, err = l.flow(t.Context(), "evil.test:80")
+	must(t, err)
+	fmt.Fprint(c, "GET / HT")
+	c.Close()
+	if rec := l.log.await(t, 1)[0]; rec.Kind != audit.Refuse || rec.Answer != "" || rec.Status != 0 {
+		t.Errorf("the record of one who went: %+v", rec)
+	}
 }
 
 // dump writes an answer with what changes from run to run taken out.

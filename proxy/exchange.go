@@ -255,7 +255,7 @@ func (x *exchange) end() {
 	v := recover()
 	if v != nil && v != http.ErrAbortHandler { //nolint:errorlint // the value itself is panicked with
 		x.cfg.Log.Error("panic in a request", "panic", v, "cell", x.st.cell, "host", x.form.endpoint.String())
-		x.err = errors.Join(x.err, fmt.Errorf("panic: %v", v))
+		x.err = errors.Join(x.err, fmt.Errorf("%w: %v", errPanic, v))
 		if x.pass.ID() == "" && x.status == 0 { // not recorded yet in any way
 			_ = x.cfg.Gate.Refuse(x.ctx, x.request(), rules.BadRequest, x.err)
 		}

@@ -174,6 +174,7 @@ func (st *stream) failed(pass gate.Pass, err error) {
 
 func (c *connectReply) write(st *stream, d denial) {
 	st.reply = nil
+	st.said = gate.Said{Status: d.status}
 	body := d.sentence + "\n"
 	h := http.Header{}
 	d.header(h)

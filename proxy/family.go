@@ -18,7 +18,7 @@ const (
 func (d denial) body(r *http.Request) (contentType, body string) {
 	agent := r.Header.Get("User-Agent")
 	switch {
-	case strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc"):
+	case isGRPC(r.Header):
 		return r.Header.Get("Content-Type"), ""
 	case hasAnyPrefix(agent, "npm/", "pnpm/", "yarn/", "Yarn/"):
 		return jsonPlain, encode(struct {
@@ -85,6 +85,9 @@ type ociError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
+
+// isGRPC recognises calls whose refusal is a header block of status 200.
+func isGRPC(h http.Header) bool { return strings.HasPrefix(h.Get("Content-Type"), "application/grpc") }
 
 // isKubernetes recognises clients that decode a Status and would not show
 // anything else.

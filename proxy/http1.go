@@ -231,14 +231,8 @@ func (c *http1) deadlineAbout(d time.Duration) {
 // reject answers a head that cannot be read, or not be understood, with a
 // refusal that is recorded.
 func (c *http1) reject(err error) {
-	status := 0
-	var bad *h1.Error
-	switch {
-	case errors.As(err, &bad):
-		status = bad.Status
-	case errors.Is(err, h1.ErrTooLarge):
-		status = http.StatusRequestHeaderFieldsTooLarge
-	default:
+	status := headStatus(err)
+	if status == 0 {
 		return // the client is gone or too slow; finish records it
 	}
 	c.st.requests.Add(1)
@@ -261,6 +255,18 @@ func (c *http1) reject(err error) {
 	if a.finish() == nil {
 		c.linger()
 	}
+}
+
+// headStatus is how a head that cannot be read, or not be understood, is
+// answered: 0 is not at all.
+func headStatus(err error) int {
+	if bad, ok := errors.AsType[*h1.Error](err); ok {
+		return bad.Status
+	}
+	if errors.Is(err, h1.ErrTooLarge) {
+		return http.StatusRequestHeaderFieldsTooLarge
+	}
+	return 0
 }
 
 // linger ends the connection in a way that lets the client read what was said.

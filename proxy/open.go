@@ -15,6 +15,7 @@ import (
 
 var (
 	errHead       = errors.New("the request head could not be read")
+	errPanic      = errors.New("panic")
 	errRejudged   = errors.New("a change of policy no longer allows it")
 	errOwnAddress = errors.New("addressed to the listener itself, not redirected to it")
 	errNoName     = errors.New("TLS without a server name, on a stream that is not terminated")
@@ -91,6 +92,7 @@ func (st *stream) supersede(ctx context.Context) {
 // abort ends a stream that cannot be told why.
 func (st *stream) abort(ctx context.Context, cause error) {
 	st.conn.reset()
+	st.said = gate.Said{Answer: answerReset}
 	st.finish(ctx, cause)
 }
 

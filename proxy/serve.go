@@ -184,7 +184,7 @@ func (r *run) guard(ctx context.Context, st *stream, f func()) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.cfg.Log.Error("panic in a stream", "panic", v, "cell", st.cell, "to", st.endpoint.String())
-			st.finish(ctx, fmt.Errorf("panic: %v", v))
+			st.finish(ctx, fmt.Errorf("%w: %v", errPanic, v))
 		}
 	}()
 	f()

@@ -36,6 +36,7 @@ type stream struct {
 	h2       bool
 	door     bool          // of the explicit listener, from which streams are asked for
 	reply    *connectReply // answers a CONNECT that was not answered yet
+	said     gate.Said     // what the client was told when the stream was refused
 
 	over     bool         // beyond a limit: refuse whatever comes
 	countsH2 bool         // among the HTTP/2 connections of the cell
@@ -109,7 +110,7 @@ func streamOf(c net.Conn) *stream {
 
 // origin is what records say about the way.
 func (st *stream) origin() gate.Origin {
-	o := gate.Origin{Listener: st.run.listener, Client: source(st.conn)}
+	o := gate.Origin{Listener: st.run.listener, Client: source(st.conn), Tells: st}
 	switch {
 	case st.h2:
 		o.Proto = "h2"
@@ -139,7 +140,9 @@ func (st *stream) finish(ctx context.Context, cause error) {
 			judged++
 		}
 		if st.opened {
-			st.record(st.pass.Done(ctx, gate.Outcome{Reason: cmp.Or(st.reason, st.boundedBy()), Err: st.because(cause), Requests: int(judged)}))
+			st.record(st.pass.Done(ctx, gate.Outcome{
+				Status: st.said.Status, Answer: st.said.Answer, Reason: cmp.Or(st.reason, st.boundedBy()), Err: st.because(cause), Requests: int(judged),
+			}))
 		}
 		st.run.open.Done() // last, so that draining waits for the record
 	})

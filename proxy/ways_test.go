@@ -73,7 +73,7 @@ func TestEveryWay(t *testing.T) {
 		}
 	}
 	refused := func(reason, rule, host, method, path string) []line {
-		return []line{{audit.Refuse, "deny", reason, rule, host, method, path, 0}}
+		return []line{{audit.Refuse, "deny", reason, rule, host, method, path, 403}}
 	}
 	tests := []struct {
 		name               string

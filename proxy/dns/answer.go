@@ -33,24 +33,24 @@ func (s *Server) Handle(ctx context.Context, raw []byte, client netip.AddrPort, 
 	if known {
 		q.cell = cell
 	}
-	ctx = gate.WithOrigin(ctx, gate.Origin{Listener: "dns", Client: client, Proto: proto(udp)})
+	ctx = gate.WithOrigin(ctx, q.origin(""))
 	defer func() {
 		if v := recover(); v != nil {
 			// Our fault, but it costs this query alone.
 			s.cfg.Log.ErrorContext(ctx, "dns: panic", "cell", q.cell, "panic", fmt.Sprint(v))
-			s.refuse(ctx, q, rules.BadRequest, errors.New("internal error"))
+			s.refuse(ctx, q, silence, rules.BadRequest, errors.New("internal error"))
 			reply = nil
 		}
 	}()
 	ok, dropped := s.rates.take(q.cell, s.cfg.Now())
 	if !ok {
 		if dropped > 0 {
-			s.refuse(ctx, q, rules.Limit, fmt.Errorf("%d queries over the rate were dropped", dropped))
+			s.refuse(ctx, q, silence, rules.Limit, fmt.Errorf("%d queries over the rate were dropped", dropped))
 		}
 		return nil
 	}
 	if !known {
-		s.refuse(ctx, q, rules.UnknownCell, nil)
+		s.refuse(ctx, q, dns.RcodeRefused, rules.UnknownCell, nil)
 		return short(raw, dns.RcodeRefused, buf)
 	}
 	if p, ok := readPlain(raw); ok {
@@ -63,7 +63,7 @@ func (s *Server) Handle(ctx context.Context, raw []byte, client netip.AddrPort, 
 func (s *Server) handleAny(ctx context.Context, q *query, raw, buf []byte) []byte {
 	q.msg = new(dns.Msg)
 	if err := q.msg.Unpack(raw); err != nil {
-		s.refuse(ctx, q, rules.BadRequest, fmt.Errorf("reading a query: %w", err))
+		s.refuse(ctx, q, dns.RcodeFormatError, rules.BadRequest, fmt.Errorf("reading a query: %w", err))
 		return short(raw, dns.RcodeFormatError, buf)
 	}
 	m := s.judge(ctx, q)
@@ -80,9 +80,30 @@ func proto(udp bool) string {
 	return "tcp"
 }
 
-// refuse records a query that the policy is not asked about. Whether or not
-// that can be written, the query is refused.
-func (s *Server) refuse(ctx context.Context, q *query, reason rules.Reason, cause error) {
+// silence in place of a response code: nothing is sent.
+const silence = -1
+
+// origin is what records say about the way of a query, and about the code that
+// a refusal is answered with.
+func (q *query) origin(code string) gate.Origin {
+	return gate.Origin{Listener: "dns", Client: q.client, Proto: proto(q.udp), Tells: gate.Said{Answer: code}}
+}
+
+// codeName is the name of a response code. 16 has two, and TSIG's, which is not
+// spoken here, is the one in the library's table.
+func codeName(rcode int) string {
+	if rcode == dns.RcodeBadVers {
+		return "BADVERS"
+	}
+	return dns.RcodeToString[rcode]
+}
+
+// refuse records a query that the policy is not asked about, and is answered
+// with a response code. Whether or not that can be written, the query is refused.
+func (s *Server) refuse(ctx context.Context, q *query, rcode int, reason rules.Reason, cause error) {
+	if rcode != silence {
+		ctx = gate.WithOrigin(ctx, q.origin(codeName(rcode)))
+	}
 	req := rules.Request{Question: rules.Resolve, Cell: q.cell}
 	err := s.cfg.Gate.Refuse(ctx, req, reason, cause)
 	var denied *gate.DeniedError
@@ -95,13 +116,13 @@ func (s *Server) refuse(ctx context.Context, q *query, reason rules.Reason, caus
 func (s *Server) judge(ctx context.Context, q *query) *dns.Msg {
 	m := q.msg
 	refused := func(rcode int, reason rules.Reason, cause error) *dns.Msg {
-		s.refuse(ctx, q, reason, cause)
+		s.refuse(ctx, q, rcode, reason, cause)
 		return s.reply(q, rcode)
 	}
 	switch {
 	case m.Response:
 		// To answer an answer would let two servers play ping-pong.
-		s.refuse(ctx, q, rules.BadRequest, errors.New("an answer instead of a query"))
+		s.refuse(ctx, q, silence, rules.BadRequest, errors.New("an answer instead of a query"))
 		return nil
 	case m.Opcode != dns.OpcodeQuery:
 		return refused(dns.RcodeNotImplemented, rules.BadRequest, fmt.Errorf("opcode %d", m.Opcode))
@@ -142,7 +163,7 @@ type outcome struct {
 // decide asks the gate, and returns what it decided and recorded.
 func (s *Server) decide(ctx context.Context, q *query, name target.Name, qtype uint16) outcome {
 	if qtype == dns.TypeA && !s.cfg.Names.Room(q.cell, name) {
-		s.refuse(ctx, q, rules.Limit, fmt.Errorf("query for %q: no room for another name", name))
+		s.refuse(ctx, q, refusal.rcode(), rules.Limit, fmt.Errorf("query for %q: no room for another name", name))
 		return outcome{kind: refusal, reason: rules.Limit}
 	}
 	var (

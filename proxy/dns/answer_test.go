@@ -106,6 +106,9 @@ func TestRefusedQueries(t *testing.T) {
 			if rec.Kind != audit.Refuse || rec.Reason != string(tt.reason) || rec.Cell != "one" || rec.Listener != "dns" {
 				t.Errorf("record %+v, want reason %s", rec, tt.reason)
 			}
+			if told := strings.ReplaceAll(tt.want, "silence", ""); rec.Answer != told {
+				t.Errorf("the record says that %q was answered, want %q", rec.Answer, told)
+			}
 			for _, r := range rec.Error {
 				if r < ' ' || r > '~' && r != '…' {
 					t.Errorf("the record holds octet %q: %q", r, rec.Error)

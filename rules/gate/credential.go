@@ -56,7 +56,7 @@ func (g *Gate) appendCredential(ctx context.Context, rec audit.Record, id, event
 	// Whose it is and where it was to go; what became of the request is told
 	// in its own records.
 	rec.Kind, rec.ID, rec.Ref, rec.Data = audit.Credential, "", id, data
-	rec.Verdict, rec.WouldDeny, rec.Addr, rec.Status = "", "", "", 0
+	rec.Verdict, rec.WouldDeny, rec.Addr, rec.Answer, rec.Status = "", "", "", "", 0
 	rec.Sent, rec.Received, rec.Micros = 0, 0, 0
 	return g.cfg.Recorder.Append(ctx, &rec)
 }

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,6 +101,26 @@ type Origin struct {
 	Listener string         // transparent, explicit, dns
 	Client   netip.AddrPort // inside the cell
 	Proto    string         // h1, h2
+	Tells    Teller         // how a refusal is answered; nil: nobody can say
+}
+
+// Teller knows how a refusal will be answered: it is recorded before it is said.
+// Many goroutines call it at once.
+type Teller interface {
+	// Tells returns the HTTP status, 0 for none, and else what is answered in a
+	// word: the code of a DNS reply, reset.
+	Tells(req *rules.Request, reason rules.Reason, cause error) (status int, answer string)
+}
+
+// Said is a Teller of what is known already.
+type Said struct {
+	Status int
+	Answer string
+}
+
+// Tells implements [Teller].
+func (s Said) Tells(*rules.Request, rules.Reason, error) (status int, answer string) {
+	return s.Status, s.Answer
 }
 
 type originKey struct{}
@@ -261,6 +282,9 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	if cause != nil {
 		rec.Error = cause.Error()
 	}
+	if t := p.origin.Tells; t != nil {
+		rec.Status, rec.Answer = t.Tells(&p.req, reason, cause)
+	}
 	if reason == rules.PlaceholderLeak {
 		g.hideLeak(&rec)
 	}
@@ -281,11 +305,33 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 // stand in the path, or even be the method.
 func (g *Gate) hideLeak(rec *audit.Record) {
 	if rec.Path != "" && rec.Path != "/" {
-		rec.Path = "/" + g.cfg.Hash(rec.Path)
+		rec.Path = HashPath(rec.Path, g.cfg.Hash)
 	}
 	if len(rec.Method) > len("PROPPATCH") {
 		rec.Method = g.cfg.Hash(rec.Method)
 	}
+}
+
+// maxHashed is how many segments of a path get a hash of their own.
+const maxHashed = 32
+
+// HashPath returns a path that begins with a slash with each segment as its
+// keyed hash, so that whoever knows one can find it; what follows the last of
+// them is hashed as one.
+func HashPath(path string, hash func(string) string) string {
+	segments := strings.SplitN(path[1:], "/", maxHashed)
+	for i, s := range segments {
+		if s != "" {
+			segments[i] = hash(s)
+		}
+	}
+	return "/" + strings.Join(segments, "/")
+}
+
+// Hashed reports whether the record of a leak holds the path or the method that
+// was judged as keyed hashes.
+func Hashed(rec *audit.Record) bool {
+	return strings.Contains(rec.Path, audit.HashPrefix) || strings.HasPrefix(rec.Method, audit.HashPrefix)
 }
 
 // Refuse records that a request was refused before a policy could be asked,
@@ -373,7 +419,7 @@ func (g *Gate) Recheck(p Pass) bool {
 type Outcome struct {
 	Addr     netip.AddrPort // dialled, invalid if none
 	Status   int            // HTTP status sent to the sandbox, 0 for a tunnel
-	Answer   string         // of a look-up: what was answered
+	Answer   string         // of a look-up, or a stream that was refused: what was answered
 	Sent     int64          // octets, sandbox to upstream
 	Received int64          // octets, upstream to sandbox
 	// Reason, if not empty, says that the request was refused after it was
@@ -439,6 +485,7 @@ func (p *pass) endStream(ctx context.Context, o Outcome) error {
 	case reason == "":
 		reason = rules.NoRequest
 	}
+	p.origin.Tells = Said{o.Status, o.Answer} // it is over: whatever was said was said
 	err := p.gate.refuse(ctx, p, reason, cause)
 	var d *DeniedError
 	if errors.As(err, &d) && d.Reason == rules.AuditUnavailable {
