@@ -191,6 +191,9 @@ func LoadHasher(keyFile string) (*Hasher, error) {
 	return h, nil
 }
 
+// HashPrefix begins every keyed hash.
+const HashPrefix = "hmac:"
+
 // Hash returns the keyed hash of value: "hmac:" and 32 hexadecimal digits. The
 // same value always has the same one, in one log.
 func (h *Hasher) Hash(value string) string {
@@ -203,5 +206,5 @@ func (h *Hasher) Hash(value string) string {
 	var sum [sha256.Size]byte
 	mac.Sum(sum[:0])
 	h.pool.Put(mac)
-	return "hmac:" + hex.EncodeToString(sum[:16])
+	return HashPrefix + hex.EncodeToString(sum[:16])
 }

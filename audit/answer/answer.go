@@ -167,16 +167,27 @@ func doneOf(ctx context.Context, x *index.Index, id string) (*audit.Record, erro
 	return &r, err
 }
 
-// Holding returns the records in which a keyed hash stands.
-func Holding(ctx context.Context, x *index.Index, hash string) iter.Seq2[audit.Record, error] {
-	if hash == "" {
+// Holding returns the records in which one of the keyed hashes stands: as the
+// query, as a path or segments of one that follow each other, as the method, or
+// in what was too long to be kept. A path begins with a slash.
+func Holding(ctx context.Context, x *index.Index, hashes ...string) iter.Seq2[audit.Record, error] {
+	var parts []string
+	var args []any
+	for _, h := range hashes {
+		if h == "" {
+			continue
+		}
+		parts = append(parts, `SELECT seq FROM entries WHERE query_hash = ? AND query_hash <> ''
+		UNION SELECT seq FROM entries WHERE `+index.HashedPath+` AND instr(path, ?) > 0
+		UNION SELECT seq FROM entries WHERE shape IN (SELECT shape FROM shapes WHERE method = ?)
+		UNION SELECT seq FROM records WHERE cut <> '' AND
+			instr(host || ' ' || path || ' ' || error || ' ' || answer || ' ' || data || ' ' || method || ' ' || client, ?) > 0`)
+		args = append(args, h, h, h, h)
+	}
+	if len(parts) == 0 {
 		return func(func(audit.Record, error) bool) {}
 	}
-	return x.Records(ctx, `WHERE r.seq IN (
-		SELECT seq FROM records WHERE query_hash = ? AND query_hash <> ''
-		UNION SELECT seq FROM records WHERE cut <> '' AND
-			instr(host || ' ' || path || ' ' || error || ' ' || answer || ' ' || data || ' ' || method || ' ' || client, ?) > 0)
-		ORDER BY r.seq`, hash, hash)
+	return x.Records(ctx, "WHERE r.seq IN ("+strings.Join(parts, " UNION ")+") ORDER BY r.seq", args...)
 }
 
 // Span is a time from, and up to, another.

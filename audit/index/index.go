@@ -213,6 +213,10 @@ CREATE VIEW log AS
 	SELECT strftime('%Y-%m-%dT%H:%M:%fZ', time / 1000000000.0, 'unixepoch') AS at, * FROM records;
 `)
 
+// HashedPath is the condition that a path was kept as keyed hashes, as
+// gate.HashPath spells them; records for which it holds are found by it.
+const HashedPath = `path >= '/hmac:' AND path < '/hmac;'`
+
 // lookups are made when the records are in: sorting is quicker than inserting
 // one by one into many places. Those that are there already follow what is added.
 var lookups = []string{
@@ -221,6 +225,7 @@ var lookups = []string{
 	"entries_ref ON entries (ref) WHERE ref <> ''",
 	"entries_shape ON entries (shape)",
 	"entries_hash ON entries (query_hash) WHERE query_hash <> ''",
+	"entries_hashed ON entries (seq) WHERE " + HashedPath,
 	"entries_cut ON entries (seq) WHERE cut <> ''",
 	"shapes_policy ON shapes (policy) WHERE kind = 'policy.load'",
 }

@@ -178,8 +178,10 @@ func What(r *audit.Record) string {
 		return join(Outcome(r), place(r), r.Error)
 	case audit.Credential:
 		return join(event(r), r.Method, place(r), via(r.Credential), r.Error)
-	case audit.Admit, audit.Refuse:
+	case audit.Admit:
 		return join(r.Method, place(r), via(r.Credential), r.Error)
+	case audit.Refuse:
+		return join(r.Method, place(r), via(r.Credential), arrow(told(r)), r.Error)
 	case audit.RunStart, audit.RunEnd:
 		return join(ofRun(r), r.Run, r.Error)
 	case audit.CellUp, audit.CellDown:
@@ -200,13 +202,34 @@ func join(parts ...string) string {
 }
 
 func place(r *audit.Record) string {
-	if r.Host == "" {
-		return r.Path
+	path := shortHashes(r.Path)
+	if r.Host == "" || r.Port == 0 || r.Port == 443 {
+		return r.Host + path
 	}
-	if r.Port == 0 || r.Port == 443 {
-		return r.Host + r.Path
+	return r.Host + ":" + strconv.Itoa(int(r.Port)) + path
+}
+
+// shortHashes shortens the keyed hashes in a path, which nobody reads.
+func shortHashes(path string) string {
+	if !strings.Contains(path, audit.HashPrefix) {
+		return path
 	}
-	return r.Host + ":" + strconv.Itoa(int(r.Port)) + r.Path
+	const shown = len(audit.HashPrefix) + 4
+	parts := strings.Split(path, "/")
+	for i, p := range parts {
+		if strings.HasPrefix(p, audit.HashPrefix) && len(p) > shown {
+			parts[i] = p[:shown] + "…"
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// told is what a refused request was answered: a status, or else in a word.
+func told(r *audit.Record) string {
+	if r.Status != 0 {
+		return strconv.Itoa(r.Status)
+	}
+	return r.Answer
 }
 
 func arrow(answer string) string {

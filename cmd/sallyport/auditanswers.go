@@ -16,6 +16,7 @@ import (
 	"sallyport/audit/answer"
 	"sallyport/audit/index"
 	"sallyport/audit/query"
+	"sallyport/rules/gate"
 )
 
 func newAuditShow() *cobra.Command {
@@ -37,6 +38,7 @@ func printStory(w io.Writer, s *answer.Story) error {
 		{"time", stamp(s.Time)},
 		{"what", strings.TrimSpace(fmt.Sprintf("%s %s %s", s.Kind, s.Verdict, s.Reason))},
 		{"about", query.What(&s.Step.Record)},
+		{"path", hashedPath(&s.Step.Record)},
 		{"rule", join(" at ", s.Rule, s.Where)},
 		{"credential", s.Credential},
 		{"query", s.Query},
@@ -70,6 +72,14 @@ func printStory(w io.Writer, s *answer.Story) error {
 		rows = append(rows, [2]string{"policy", s.Step.Record.Policy}, [2]string{"", since})
 	}
 	return printFields(w, rows)
+}
+
+// hashedPath is a path of keyed hashes, which other lines shorten.
+func hashedPath(r *audit.Record) string {
+	if !gate.Hashed(r) {
+		return ""
+	}
+	return r.Path
 }
 
 // printFields writes names and values; those without a value are left out.
@@ -349,10 +359,11 @@ func newAuditHash() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "hash VALUE",
 		Short: "Find the records in which a value stands as a keyed hash",
-		Long: `Hash makes the keyed hash of a value and prints the records that hold it: a query string, or a
-value that was too long for its field. It needs the key of the hash, which is beside the key
+		Long: `Hash makes the keyed hash of a value and prints the records that hold it: a query string as a
+whole; a path, or a segment of one, and a method in which a placeholder was leaked; a value that
+was too long for its field. It needs the key of the hash, which is beside the key
 that signs the log. A VALUE of - is read from the standard input, so that no other process sees it.`,
-		Example: "  sallyport audit hash 'token=abc&page=2'\n  sallyport audit hash --key ./audit-key/key - < value",
+		Example: "  sallyport audit hash 'token=abc&page=2'\n  sallyport audit hash SEGMENT\n  sallyport audit hash --key ./audit-key/key - < value",
 		Args:    exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			dir, inst, err := auditDirOf(c)
@@ -374,8 +385,12 @@ that signs the log. A VALUE of - is read from the standard input, so that no oth
 			}
 			sum := h.Hash(value)
 			fmt.Fprintf(c.ErrOrStderr(), "sallyport: looking for %s\n", sum)
+			sums := []string{sum}
+			if strings.HasPrefix(value, "/") {
+				sums = append(sums, gate.HashPath(value, h.Hash))
+			}
 			_, err = indexed(c, dir, func(x *index.Index) error {
-				return printRecords(c, answer.Holding(c.Context(), x, sum))
+				return printRecords(c, answer.Holding(c.Context(), x, sums...))
 			})
 			return err
 		},

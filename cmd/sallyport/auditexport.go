@@ -16,7 +16,7 @@ import (
 )
 
 func newAuditExport() *cobra.Command {
-	var format, file, bundle, key, policies string
+	var format, file, bundle, key string
 	var covered bool
 	c := &cobra.Command{
 		Use:   "export [FILTER...]",
@@ -56,17 +56,14 @@ public key, and a README that says how.
 			if err != nil {
 				return err
 			}
-			if policies == "" {
-				policies = inst.state("policies")
-			}
-			return exportBundle(c, bundle, export.BundleConfig{Dir: dir, Key: text, Policies: policies, Filter: f, Covered: covered, Now: time.Now()})
+			return exportBundle(c, bundle, export.BundleConfig{Dir: dir, Key: text, Policies: keptPolicies(c, inst), Filter: f, Covered: covered, Now: time.Now()})
 		},
 	}
 	c.Flags().StringVar(&format, "format", "jsonl", strings.Join(export.Formats(), ", "))
 	c.Flags().StringVar(&file, "file", "", "write to this new file, not to the standard output")
 	c.Flags().StringVar(&bundle, "bundle", "", "write a bundle to this new file")
 	c.Flags().StringVar(&key, "key", "", "with --bundle: file with the public key; default: the instance's")
-	c.Flags().StringVar(&policies, "policies", "", "with --bundle: directory of policies by digest; default: the instance's")
+	addPolicies(c)
 	c.Flags().BoolVar(&covered, "covered", false, "with --bundle: leave out records that no checkpoint covers yet")
 	addJQ(c, "a program in jq's language that selects records, or changes them: select(.status >= 500), del(.path)")
 	addFilter(c)

@@ -15,6 +15,7 @@ import (
 	"sallyport/audit"
 	"sallyport/audit/capture"
 	"sallyport/broker/scrub"
+	"sallyport/rules/gate"
 )
 
 // program is a command of the scripts.
@@ -29,7 +30,8 @@ func program(main func(args []string) error) func() {
 
 // writeLogTo is auditlog DIR KEY < RECORDS, which makes a closed log in DIR of
 // records, one JSON object a line. Times and ids are those of the records; a
-// path's hash of VALUE is written as query_hash "hash:VALUE".
+// query's hash of VALUE is written as query_hash "hash:VALUE", a leaked path's as
+// path "hash:PATH".
 func writeLogTo(dir, key string) error {
 	now := time.Date(2026, 1, 31, 11, 0, 0, 0, time.UTC)
 	l, err := audit.Open(audit.Config{Dir: dir, KeyFile: key, Now: func() time.Time { return now }, Origin: "example.com/log", Version: "test"})
@@ -44,6 +46,9 @@ func writeLogTo(dir, key string) error {
 		}
 		if len(r.Query) > 5 && r.Query[:5] == "hash:" {
 			r.Query = l.Hash(r.Query[5:])
+		}
+		if path, ok := strings.CutPrefix(r.Path, "hash:"); ok {
+			r.Path = gate.HashPath(path, l.Hash)
 		}
 		if err := l.Append(context.Background(), &r); err != nil {
 			return err

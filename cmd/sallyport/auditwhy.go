@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -11,23 +13,33 @@ import (
 	"sallyport/audit/answer"
 	"sallyport/audit/index"
 	"sallyport/rules"
+	"sallyport/rules/gate"
 	"sallyport/rules/policyfile"
 	"sallyport/rules/target"
 )
 
 // why is a recorded decision beside the one that its policy gives now.
 type why struct {
-	ID       string `json:"id"`
-	Recorded struct {
-		Verdict string `json:"verdict"`
-		Reason  string `json:"reason"`
-		Rule    string `json:"rule,omitempty"`
-		Where   string `json:"where,omitempty"`
-	} `json:"recorded"`
+	ID       string   `json:"id"`
+	Asked    string   `json:"asked"`
+	Recorded recorded `json:"recorded"`
 	// Same tells that the policy alone decides as it is recorded. If not, what
 	// decided was not in the policy: an address, a client, a limit.
-	Same   bool        `json:"same"`
-	Policy explanation `json:"policy_says"`
+	Same bool `json:"same"`
+	// Policy is nil where the policy cannot be asked again; NotAsked says why.
+	Policy   *explanation `json:"policy_says,omitempty"`
+	NotAsked string       `json:"not_asked_again,omitempty"`
+}
+
+// recorded is what the log tells of a decision.
+type recorded struct {
+	Verdict string `json:"verdict"`
+	Reason  string `json:"reason"`
+	Rule    string `json:"rule,omitempty"`
+	Where   string `json:"where,omitempty"`
+	Scope   string `json:"scope,omitempty"`
+	Policy  string `json:"policy,omitempty"` // digest
+	Error   string `json:"error,omitempty"`
 }
 
 func newAuditWhy() *cobra.Command {
@@ -36,14 +48,35 @@ func newAuditWhy() *cobra.Command {
 		Short: "Explain a decision with the policy that was in force",
 		Long: `Why takes the policy that a record names by its digest, asks it the same question at the same
 time, and tells of each rule near it whether it matches, and why not. Every policy that ever
-was in force is kept. A policy that grants credentials needs their files to be read.`,
+was in force is kept, as it stood, and needs no credential files. What a record holds only as a
+keyed hash, or not at all, cannot be asked again: then it tells what was recorded, and says so.`,
 		Example: `  sallyport audit why 01JJX0000000000000000000H0
-  sallyport audit why 01JJX --dir ./copy --policies ./policies --credentials ./credentials -o json`,
+  sallyport audit why 01JJX --dir ./copy --policies ./policies -o json`,
 		Args: exactArgs(1),
 	}
-	c.Flags().String("policies", "", "directory of policies by digest; default: the instance's")
-	c.Flags().String("credentials", "", "directory of credential files; default: those of the instance, or "+defaultCredentials)
+	addPolicies(c)
 	return answerCommand(c, askWhy, printWhy)
+}
+
+// addPolicies gives a command --policies; keptPolicies reads it.
+func addPolicies(c *cobra.Command) {
+	c.Flags().String("policies", "", "directory of policies by digest; default: policies in or beside --dir, or the instance's")
+}
+
+// keptPolicies returns the directory in which the policies of a log are. Who
+// copied a whole state directory need not name it.
+func keptPolicies(c *cobra.Command, inst instance) string {
+	if dir, _ := c.Flags().GetString("policies"); dir != "" {
+		return dir
+	}
+	if dir, _ := c.Flags().GetString("dir"); dir != "" {
+		for _, near := range []string{filepath.Join(dir, "policies"), filepath.Join(dir, "..", "policies")} {
+			if exists(near) {
+				return near
+			}
+		}
+	}
+	return inst.state("policies")
 }
 
 func askWhy(c *cobra.Command, args []string, x *index.Index) (*why, error) {
@@ -52,35 +85,37 @@ func askWhy(c *cobra.Command, args []string, x *index.Index) (*why, error) {
 		return nil, err
 	}
 	rec := &s.Step.Record
+	out := &why{ID: rec.ID, Asked: asked(rec), Recorded: recorded{rec.Verdict, rec.Reason, rec.Rule, rec.Where, rec.Scope, rec.Policy, rec.Error}}
 	req, err := requestOf(rec)
-	if err != nil {
-		return nil, usage(fmt.Errorf("record %s: %w", rec.ID, err))
+	switch {
+	case errors.Is(err, errNoDecision):
+		return nil, usage(hint(fmt.Errorf("record %s: %w", rec.ID, err), "sallyport audit show %s", rec.ID))
+	case err != nil:
+		out.NotAsked = err.Error()
+		return out, nil
+	case rec.Policy == "":
+		out.NotAsked = "no policy was in force for " + or(rec.Cell, "whoever asked")
+		return out, nil
 	}
 	inst, err := instanceOf(c)
 	if err != nil {
 		return nil, err
 	}
-	dir, _ := c.Flags().GetString("policies")
-	if dir == "" {
-		dir = inst.state("policies")
-	}
-	creds, err := policyCredentials(c)
+	p, err := keptPolicy(keptPolicies(c, inst), rec.Policy)
 	if err != nil {
-		return nil, err
-	}
-	p, err := loadPolicyByDigest(dir, rec.Policy, creds)
-	if err != nil {
-		return nil, usage(hint(err, "sallyport audit why --policies DIR --credentials DIR %s", rec.ID))
+		return nil, usage(hint(err, "sallyport audit why --policies DIR %s", rec.ID))
 	}
 	d := p.rules.Decide(req)
-	out := &why{ID: rec.ID, Same: d.Verdict.String() == rec.Verdict && string(d.Reason) == rec.Reason}
-	out.Recorded.Verdict, out.Recorded.Reason, out.Recorded.Rule, out.Recorded.Where = rec.Verdict, rec.Reason, rec.Rule, rec.Where
-	out.Policy = *explained(p.rules, req, &d, asked(rec))
+	out.Same = d.Verdict.String() == rec.Verdict && string(d.Reason) == rec.Reason
+	out.Policy = explained(p.rules, req, &d, out.Asked)
 	return out, nil
 }
 
 // asked is the question of a record as people write it.
 func asked(r *audit.Record) string {
+	if r.Host == "" {
+		return "what could not be read"
+	}
 	switch r.Question {
 	case rules.Resolve.String():
 		return r.QType + " " + r.Host
@@ -106,10 +141,10 @@ func requestOf(r *audit.Record) (rules.Request, error) {
 	case rules.Fetch.String():
 		req.Question = rules.Fetch
 	default:
-		return req, fmt.Errorf("a record of kind %s is about no decision of a policy", r.Kind)
+		return req, fmt.Errorf("%w: it is of kind %s", errNoDecision, r.Kind)
 	}
-	if len(r.Cut) > 0 {
-		return req, errors.New("a field was too long to be kept whole")
+	if err := whole(r); err != nil {
+		return req, err
 	}
 	host, err := target.ParseHost(r.Host)
 	if err != nil {
@@ -136,9 +171,36 @@ func requestOf(r *audit.Record) (rules.Request, error) {
 	return req, nil
 }
 
+// errNoDecision means that no policy was asked for a record.
+var errNoDecision = errors.New("it is about no decision of a policy")
+
+// whole returns why a record does not hold what was asked, as it was judged.
+func whole(r *audit.Record) error {
+	switch {
+	case len(r.Cut) > 0:
+		return fmt.Errorf("too long to be kept whole: %s", strings.Join(r.Cut, ", "))
+	case r.Host == "":
+		return errors.New("the request could not be read, so that it names no host")
+	case r.Question != rules.Fetch.String():
+		return nil
+	case r.Reason == string(rules.PlaceholderLeak) && gate.Hashed(r):
+		return errors.New("path or method held the placeholder, and is kept as a keyed hash: audit hash VALUE compares it")
+	case r.Path == "" && r.Verdict != rules.Deny.String():
+		return errors.New("the rule has log: none, so that the path was not kept")
+	}
+	return nil
+}
+
 func printWhy(w io.Writer, y *why) error {
-	fmt.Fprintf(w, "recorded: %s (%s)\n", y.Recorded.Verdict, y.Recorded.Reason)
-	printExplanation(w, &y.Policy)
+	rec := &y.Recorded
+	rows := [][2]string{{"recorded", fmt.Sprintf("%s (%s)", rec.Verdict, rec.Reason)}}
+	if y.Policy == nil {
+		rows = append(rows, [2]string{"about", y.Asked}, [2]string{"rule", join(" at ", rec.Rule, rec.Where)}, [2]string{"scope", rec.Scope},
+			[2]string{"policy", rec.Policy}, [2]string{"error", rec.Error}, [2]string{"not asked", "again: " + y.NotAsked})
+		return printFields(w, rows)
+	}
+	fmt.Fprintf(w, "recorded: %s\n", rows[0][1])
+	printExplanation(w, y.Policy)
 	if !y.Same {
 		fmt.Fprintln(w, "The policy alone decides otherwise: what decided was found out beside it, such as an\n"+
 			"address, a credential, a client or a limit, or was not recorded.")

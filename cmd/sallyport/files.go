@@ -183,6 +183,16 @@ var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 // loadPolicyByDigest reads a policy that the launcher put in place, and makes
 // sure that it is the one that was named.
 func loadPolicyByDigest(dir, digest string, creds []policyfile.Credential) (*policy, error) {
+	return readByDigest(dir, digest, policyfile.Input{}, creds)
+}
+
+// keptPolicy reads a policy that was in force, for those who review: they need
+// not be able to read credential files.
+func keptPolicy(dir, digest string) (*policy, error) {
+	return readByDigest(dir, digest, policyfile.Input{Kept: true}, nil)
+}
+
+func readByDigest(dir, digest string, in policyfile.Input, creds []policyfile.Credential) (*policy, error) {
 	if !digestPattern.MatchString(digest) {
 		return nil, fmt.Errorf("policy %q is not named by a digest", digest)
 	}
@@ -194,7 +204,8 @@ func loadPolicyByDigest(dir, digest string, creds []policyfile.Credential) (*pol
 	if got := policyfile.Digest(text); got != digest {
 		return nil, fmt.Errorf("%s has digest %s: it was changed", path, got)
 	}
-	p, err := policyfile.ReadPolicy(policyfile.Input{Name: path, Data: text}, creds)
+	in.Name, in.Data = path, text
+	p, err := policyfile.ReadPolicy(in, creds)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"sallyport/audit"
+	"sallyport/rules/gate"
 	"sallyport/rules/policyfile"
 )
 
@@ -115,11 +116,14 @@ func (s *story) fetched(after time.Duration, method, query string, sent int64) {
 func (s *story) refused(after time.Duration, reason, credential string) {
 	r := audit.Record{
 		Listener: "transparent", Client: "10.213.0.2:41010", Question: "fetch", Proto: "h2", Verdict: "deny", Reason: reason,
-		Host: "paste.example.net", Port: 443, Method: "POST", Path: "/api/new", Credential: credential,
+		Host: "paste.example.net", Port: 443, Method: "POST", Path: "/api/new", Status: 403, Credential: credential,
+	}
+	if credential != "" {
+		r.Path = gate.HashPath(r.Path, s.log.Hash)
 	}
 	no := s.tell(after, audit.Refuse, r)
 	if credential != "" {
-		r.Verdict, r.Ref, r.Data = "", no.ID, json.RawMessage(`{"event":"leak"}`)
+		r.Verdict, r.Ref, r.Status, r.Data = "", no.ID, 0, json.RawMessage(`{"event":"leak"}`)
 		s.tell(after+time.Millisecond, audit.Credential, r)
 	}
 }

@@ -138,17 +138,9 @@ func policyOfRun(c *cobra.Command, run string) (*rules.Policy, error) {
 	if digest == "" {
 		return nil, hint(fmt.Errorf("the log names no policy of run %q", run), "sallyport audit top --by run")
 	}
-	policies, _ := c.Flags().GetString("policies")
-	if policies == "" {
-		policies = inst.state("policies")
-	}
-	creds, err := policyCredentials(c)
+	p, err := keptPolicy(keptPolicies(c, inst), digest)
 	if err != nil {
-		return nil, err
-	}
-	p, err := loadPolicyByDigest(policies, digest, creds)
-	if err != nil {
-		return nil, hint(err, "%s --as %s --policies DIR --credentials DIR URL", c.CommandPath(), run)
+		return nil, hint(err, "%s --as %s --policies DIR URL", c.CommandPath(), run)
 	}
 	return p.rules, nil
 }

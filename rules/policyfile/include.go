@@ -29,6 +29,7 @@ type loader struct {
 	order []*file
 	tests []TestResult // of included files
 	scope rules.Scope
+	kept  bool // of [Input], an effective policy
 	// beside are the loaders of the other scopes.
 	beside []*loader
 
@@ -44,6 +45,7 @@ func (l *loader) load(name, rel string, data []byte, above []*policyDoc) *policy
 	if len(above) == 0 && isEffective(data) {
 		kind = KindEffective
 	}
+	l.kept = l.kept && kind == KindEffective
 	f, root := open(name, data, kind)
 	d := &policyDoc{file: f, loader: l, rel: rel, above: above, creds: l.creds}
 	l.docs[rel], l.order = d, append(l.order, f)

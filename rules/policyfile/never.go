@@ -70,6 +70,9 @@ func (d *policyDoc) readNever(n ast.Node) {
 // checkCredential refuses a name that no credential has: a statement about a
 // misspelled one would always hold.
 func (d *policyDoc) checkCredential(n ast.Node, name string) {
+	if d.loader.kept {
+		return
+	}
 	known := make([]string, len(d.creds))
 	for i := range d.creds {
 		known[i] = d.creds[i].Name

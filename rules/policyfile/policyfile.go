@@ -64,6 +64,10 @@ type Input struct {
 	Floor, Run *Input
 	// Detect tells what package managers are configured with. Nil detects nothing.
 	Detect Detector
+	// Kept says that the file is an effective policy which was in force: what it
+	// grants was held against the credentials then, and they are not needed again.
+	// It is for those who review what was decided, never for those who decide.
+	Kept bool
 	// Stop, if not nil, is asked during long proofs, which its error ends.
 	Stop func() error
 }
@@ -102,7 +106,7 @@ func ReadFloor(src Input, creds []Credential) (*PolicyFile, error) {
 
 // read reads one file and what it includes, in a scope.
 func read(src Input, creds []Credential, scope rules.Scope) *policyDoc {
-	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}, scope: scope, detect: src.Detect, detected: map[string]*detected{}, stop: src.Stop}
+	l := &loader{files: src.Files, creds: creds, dir: path.Dir(src.Name), docs: map[string]*policyDoc{}, scope: scope, detect: src.Detect, detected: map[string]*detected{}, stop: src.Stop, kept: src.Kept}
 	d := l.load(src.Name, path.Base(src.Name), src.Data, nil)
 	d.from = src.From
 	return d

@@ -255,7 +255,7 @@ func (d *policyDoc) checkDeny(r *ruleDoc, m *match, seen map[string]ast.Node) {
 // checkGrant holds a rule against the second lock: what it grants has to lie
 // within the endpoints of the credential.
 func (d *policyDoc) checkGrant(r *ruleDoc) {
-	if !rules.IsID(r.Credential) {
+	if !rules.IsID(r.Credential) || d.loader.kept {
 		return
 	}
 	i := slices.IndexFunc(d.creds, func(c Credential) bool { return c.Name == r.Credential })
