@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"sallyport/audit"
@@ -114,16 +115,17 @@ func conflict(format string, args ...any) error {
 // decideAccess records what a person decided, and puts it in force. An approval
 // can be taken back by denying it.
 func (g *gateway) decideAccess(ctx context.Context, in decideIn) (live.Ask, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	a, ok := g.access.Get(in.ID)
 	if !ok {
 		return a, conflict("no running sandbox asked for access under the id %q", in.ID)
 	}
-	id, ok := g.table.Identity(a.Cell)
-	p := g.policies[id.Policy.Digest()]
-	if !ok || id.Run != a.Run || p == nil || g.files[a.Cell] == nil {
-		return a, conflict("the run %s has ended", a.Run)
+	defer g.turn(a.Cell)()
+	if a, ok = g.access.Get(in.ID); !ok { // as it is in this turn
+		return a, conflict("the run has ended")
+	}
+	p, err := g.policyOf(&a)
+	if err != nil {
+		return a, err
 	}
 	if a.State == live.Denied || a.State == live.Approved && in.Approve {
 		return a, conflict("%s is %s already, by %s", a.ID, a.State, a.By)
@@ -131,17 +133,9 @@ func (g *gateway) decideAccess(ctx context.Context, in decideIn) (live.Ask, erro
 	a.State, a.By, a.Note, a.Until, a.Methods, a.Paths = live.Denied, in.By, in.Note, time.Time{}, nil, nil
 	rule := ""
 	if in.Approve {
-		now := time.Now().UTC()
-		held := time.Duration(in.Seconds) * time.Second
-		if held <= 0 || held > live.MaxApproval {
-			return a, conflict("an approval holds for up to %v", live.MaxApproval)
-		}
-		a.State, a.Until, a.Methods, a.Paths = live.Approved, now.Add(held).Truncate(time.Second), in.Methods, in.Paths
-		r, err := g.approvable(p, &a, now)
-		if err != nil {
+		if rule, err = g.approve(p, &a, &in); err != nil {
 			return a, err
 		}
-		rule = r.ID
 	}
 	data, err := json.Marshal(decidedOut{a.State, a.By, a.Until, a.Methods, a.Paths, a.Note})
 	if err != nil {
@@ -151,11 +145,50 @@ func (g *gateway) decideAccess(ctx context.Context, in decideIn) (live.Ask, erro
 		Kind: audit.AccessDecided, Ref: a.ID, Cell: a.Cell, Run: a.Run, Policy: p.digest, Rule: rule, Scope: rules.ApprovalScope.String(),
 		Method: a.Method, Host: a.Host, Port: a.Port, Path: a.Path, Data: data,
 	}
-	if err := g.recent.Append(ctx, &rec); err != nil {
-		return a, fmt.Errorf("recording the decision: %w", err)
+	if err := g.keepDecision(ctx, &a, &rec); err != nil {
+		return a, err
 	}
-	g.access.Put(&a)
-	return a, g.judgeAgainLocked(a.Cell)
+	return a, g.judgeAgain(a.Cell)
+}
+
+// policyOf returns the policy that a request for access is decided by: that of
+// its run, as long as that goes on.
+func (g *gateway) policyOf(a *live.Ask) (*policy, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	id, ok := g.table.Identity(a.Cell)
+	p := g.policies[id.Policy.Digest()]
+	if !ok || id.Run != a.Run || p == nil {
+		return nil, conflict("the run %s has ended", a.Run)
+	}
+	return p, nil
+}
+
+// keepDecision records a decision, unless its run has ended meanwhile: nothing
+// that was approved outlives it.
+func (g *gateway) keepDecision(ctx context.Context, a *live.Ask, rec *audit.Record) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if id, ok := g.table.Identity(a.Cell); !ok || id.Run != a.Run {
+		return conflict("the run %s has ended", a.Run)
+	}
+	if err := g.recent.Append(ctx, rec); err != nil {
+		return fmt.Errorf("recording the decision: %w", err)
+	}
+	g.access.Put(a)
+	return nil
+}
+
+// approve makes an approval of a request, and returns the id of its rule.
+func (g *gateway) approve(p *policy, a *live.Ask, in *decideIn) (rule string, err error) {
+	now := time.Now().UTC()
+	held := time.Duration(in.Seconds) * time.Second
+	if held <= 0 || held > live.MaxApproval {
+		return "", conflict("an approval holds for up to %v", live.MaxApproval)
+	}
+	a.State, a.Until, a.Methods, a.Paths = live.Approved, now.Add(held).Truncate(time.Second), in.Methods, in.Paths
+	r, err := g.approvable(p, a, now)
+	return r.ID, err
 }
 
 // approvable makes sure that an approval does what it is for: it contradicts no
@@ -183,9 +216,9 @@ func (g *gateway) approvable(p *policy, a *live.Ask, now time.Time) (rules.Rule,
 	return r, nil
 }
 
-// approvedLocked returns a policy with what was approved for a run. An approval
-// that contradicts a policy that was read since is left out.
-func (g *gateway) approvedLocked(p *policy, run string) *rules.Policy {
+// approved returns a policy with what was approved for a run. An approval that
+// contradicts a policy that was read since is left out.
+func (g *gateway) approved(p *policy, run string) *rules.Policy {
 	var fit []rules.Rule
 	q := p.rules
 	for _, r := range g.access.Rules(run, time.Now()) {
@@ -199,16 +232,30 @@ func (g *gateway) approvedLocked(p *policy, run string) *rules.Policy {
 	return q
 }
 
-// judgeAgainLocked puts what is approved for a cell in force, and has everything
-// that is open judged again.
-func (g *gateway) judgeAgainLocked(cell string) error {
+// judgeAgain puts what is approved for a cell in force, and has everything that
+// is open judged again. The caller has the cell's turn.
+func (g *gateway) judgeAgain(cell string) error {
 	id, ok := g.table.Identity(cell)
-	f, p := g.files[cell], g.policies[id.Policy.Digest()]
-	if !ok || f == nil || p == nil {
+	if !ok {
 		return nil // it has just ended
 	}
-	c := live.Cell{Identity: gate.Identity{Cell: cell, Run: id.Run, Policy: g.approvedLocked(p, id.Run)}, Addr: f.Sandbox}
-	if err := g.table.Attach(c); err != nil {
+	p, err := g.read(id.Policy.Digest())
+	if err != nil {
+		return err
+	}
+	approved := g.approved(p, id.Run)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.replaceLocked(cell, id.Run, approved)
+}
+
+// replaceLocked puts a policy in force for a cell that is still there.
+func (g *gateway) replaceLocked(cell, run string, p *rules.Policy) error {
+	f := g.files[cell]
+	if f == nil || f.Run != run {
+		return nil // it has just ended
+	}
+	if err := g.table.Attach(live.Cell{Identity: gate.Identity{Cell: cell, Run: run, Policy: p}, Addr: f.Sandbox}); err != nil {
 		return err
 	}
 	g.dialer.Forget(cell)
@@ -233,20 +280,28 @@ func (g *gateway) expire(ctx context.Context) error {
 	}
 }
 
+// endApprovals has the cells judged again of which something ended. The policy
+// that is in force knows the times itself, so nothing is read or proved.
 func (g *gateway) endApprovals(last, now time.Time) {
-	cells := g.access.Ended(last, now)
-	if last.Unix()/86400 != now.Unix()/86400 {
-		cells = nil
-		for _, c := range g.table.Cells() {
-			cells = append(cells, c.Cell)
+	ended := g.access.Ended(last, now)
+	day := last.Unix()/86400 != now.Unix()/86400
+	for _, c := range g.table.Cells() {
+		if day || slices.Contains(ended, c.Cell) {
+			g.again(c.Cell)
 		}
 	}
+}
+
+// again has what a cell has open judged by what it is under.
+func (g *gateway) again(cell string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, cell := range cells {
-		if err := g.judgeAgainLocked(cell); err != nil {
-			g.log.Error("judging a cell again", "cell", cell, "cause", err)
-		}
+	id, ok := g.table.Identity(cell)
+	if !ok {
+		return
+	}
+	if err := g.replaceLocked(cell, id.Run, id.Policy); err != nil {
+		g.log.Error("judging a cell again", "cell", cell, "cause", err)
 	}
 }
 

@@ -26,7 +26,7 @@ never:
 `
 
 // refused asks the gate and returns the id of the refusal.
-func (st *stage) refused(cell, asked string) string { //nolint:unparam // the cell reads well where it is said
+func (st *stage) refused(cell, asked string) string {
 	st.t.Helper()
 	req, err := policyfile.ParseRequest(asked)
 	st.must(err)

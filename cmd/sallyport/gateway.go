@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -129,19 +128,24 @@ type gateway struct {
 	keepFor time.Duration  // of records and bodies; 0 is for ever
 	access  live.Access
 	since   time.Time
+	load    digestLoader
 	trials  sync.Map // tests of credentials under way: cell → gate.Identity
 	metrics *metrics
 	health  net.Listener // nil for none
 
-	mu       sync.Mutex // guards creds, policies, files, and attaching
+	mu       sync.Mutex // guards all below, and attaching; nothing is proved under it
 	creds    []policyfile.Credential
 	policies map[string]*policy
+	proofs   map[string]*proof            // under way, by digest
 	files    map[string]*control.CellFile // of each attached cell
+	coming   map[string]*control.CellFile // that are being attached
+	turns    map[string]*sync.Mutex       // of each attached cell: see turn
 }
 
 // openGateway makes everything that the gateway needs before it serves.
 func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Logger) (*gateway, error) {
-	g := &gateway{inst: inst, log: log, since: time.Now(), policies: map[string]*policy{}, files: map[string]*control.CellFile{}}
+	g := &gateway{inst: inst, log: log, since: time.Now(), load: loadPolicyByDigest, policies: map[string]*policy{}, proofs: map[string]*proof{}}
+	g.files, g.coming, g.turns = map[string]*control.CellFile{}, map[string]*control.CellFile{}, map[string]*sync.Mutex{}
 	cfg, err := loadGatewayConfig(inst.run("config.yaml"))
 	if err != nil {
 		return nil, err
@@ -220,85 +224,6 @@ func (g *gateway) attachAll(ctx context.Context) error {
 		return ok
 	}))
 	return errors.Join(errs...)
-}
-
-// attachFile puts one cell in force.
-func (g *gateway) attachFile(ctx context.Context, f *control.CellFile) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	p, err := g.policyLocked(ctx, f.Policy)
-	if err != nil {
-		return fmt.Errorf("attaching cell %s: %w", f.Cell, err)
-	}
-	g.broker.Attach(*f)
-	err = g.table.Attach(live.Cell{Identity: gate.Identity{Cell: f.Cell, Run: f.Run, Policy: g.approvedLocked(p, f.Run)}, Addr: f.Sandbox})
-	if err != nil {
-		g.broker.Detach(f.Cell)
-		return fmt.Errorf("attaching cell %s: %w", f.Cell, err)
-	}
-	g.files[f.Cell] = f
-	return nil
-}
-
-// policyLocked returns the policy with a digest. The first time, it comes into
-// force with that.
-func (g *gateway) policyLocked(ctx context.Context, digest string) (*policy, error) {
-	if p, ok := g.policies[digest]; ok {
-		return p, nil
-	}
-	p, err := g.readLocked(digest)
-	if err != nil {
-		return nil, err
-	}
-	if err := g.enforceLocked(ctx, p, &audit.Record{Kind: audit.PolicyLoad, Policy: digest}); err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-// readLocked reads a policy, from memory or from where the launcher put it.
-func (g *gateway) readLocked(digest string) (*policy, error) {
-	if p, ok := g.policies[digest]; ok {
-		return p, nil
-	}
-	p, err := loadPolicyByDigest(g.inst.policies(), digest, g.creds)
-	if err == nil && p.file.Floor != g.floor {
-		return nil, fmt.Errorf("policy %s (%s) does not stand under the floor that is in force here", p.name, digest)
-	}
-	return p, err
-}
-
-// enforceLocked keeps a copy of a policy beside the log, since records name it by
-// digest, and writes the record that it comes into force.
-func (g *gateway) enforceLocked(ctx context.Context, p *policy, rec *audit.Record) error {
-	if err := g.mayCapture(p.rules); err != nil {
-		return err
-	}
-	if err := keepPolicy(g.inst.state("policies"), p); err != nil {
-		return err
-	}
-	if err := g.recent.Append(ctx, rec); err != nil {
-		return fmt.Errorf("recording policy %s: %w", p.digest, err)
-	}
-	g.policies[p.digest] = p
-	return nil
-}
-
-// keepPolicy stores the text of a policy under its digest, once.
-func keepPolicy(dir string, p *policy) error {
-	path := control.PolicyPath(dir, p.digest)
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640) //nolint:gosec // G703: named by a digest that was checked
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("keeping policy %s: %w", p.digest, err)
-	}
-	_, err = f.Write(p.text)
-	if err := errors.Join(err, f.Chmod(0o640), f.Sync(), f.Close()); err != nil {
-		return errors.Join(fmt.Errorf("keeping policy %s: %w", p.digest, err), os.Remove(path)) //nolint:gosec // G703: as above
-	}
-	return nil
 }
 
 // serve runs every listener until ctx ends or one of them fails.

@@ -145,6 +145,8 @@ func (g *gateway) detach(ctx context.Context, cell string) {
 		}
 	}
 	delete(g.files, cell)
+	delete(g.coming, cell)
+	delete(g.turns, cell)
 	g.gate.Forget(id.Run)
 	g.access.Forget(id.Run)
 	if err := g.names.Forget(cell); err != nil {

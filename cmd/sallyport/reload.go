@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sallyport/audit"
@@ -51,15 +52,34 @@ type reloadedRun struct {
 // of runs with all that they include, and the credential files. A file is read,
 // checked and tested as for a new run before anything changes; what is wrong with
 // it leaves the old policy in force and is told to people and to the log.
+//
+// Each run's policy is read, proved and put in force by itself. What takes long
+// holds up the runs of that file alone: further passes begin meanwhile, and for
+// one run they take turns, the newest reading last.
 type reloader struct {
 	s       *supervisor
 	control net.Listener
 	files   *watcher
+	load    policyLoader
+	secrets sync.Mutex // held while credentials are exchanged
 
-	mu     sync.Mutex // guards all below; one reload at a time
+	mu     sync.Mutex // guards all below; nothing is read or proved under it
 	last   *reloadOut
 	byCell map[string]reloadedRun // the last outcome of every run that is there
+	cells  []*control.CellFile    // that were there when the newest pass began
 	seen   map[string][]string    // the files that each origin's policy is made of
+	turns  map[string]*turn       // of every run that is there
+	passes int64
+	fault  string // of the watch, as it was told last
+}
+
+// policyLoader reads a policy: loadPolicy.
+type policyLoader func(policySource, []policyfile.Credential) (*policy, error)
+
+// turn is whose turn it is to read the policy of one run.
+type turn struct {
+	sync.Mutex              // held by whoever reads it
+	newest     atomic.Int64 // of the passes that came for it
 }
 
 // openReloader opens the socket on which reloads are asked for, and the watch.
@@ -76,7 +96,9 @@ func (s *supervisor) openReloader() (*reloader, error) {
 	if err != nil {
 		return nil, errors.Join(hint(err, "sysctl fs.inotify.max_user_instances fs.inotify.max_user_watches"), l.Close())
 	}
-	return &reloader{s: s, control: l, files: w, byCell: map[string]reloadedRun{}, seen: map[string][]string{}}, nil
+	r := &reloader{s: s, control: l, files: w, load: loadPolicy, byCell: map[string]reloadedRun{}}
+	r.seen, r.turns = map[string][]string{}, map[string]*turn{}
+	return r, nil
 }
 
 func (r *reloader) close() {
@@ -85,24 +107,31 @@ func (r *reloader) close() {
 	}
 }
 
-// follow reloads whenever files change or hup says so, until ctx ends.
+// follow reloads whenever files change or hup says so, until ctx ends and what
+// was begun has ended with it.
 func (r *reloader) follow(ctx context.Context, hup <-chan struct{}) error {
 	fresh := make(chan struct{}, 1)
-	r.reload(ctx, "files")
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	reload := func(trigger string) { wg.Go(func() { r.reload(ctx, trigger) }) }
+	reload("files")
 	return serveAll(ctx,
 		func(ctx context.Context) error { return r.files.run(ctx, r.s.inst.cells(), fresh) },
 		func(ctx context.Context) error {
-			settle(ctx, r.files.changes, func() { r.reload(ctx, "files") })
+			settle(ctx, r.files.changes, func() { reload("files") })
 			return nil
 		},
-		func(ctx context.Context) error { settle(ctx, fresh, func() { r.greet(ctx) }); return nil },
+		func(ctx context.Context) error {
+			settle(ctx, fresh, func() { wg.Go(func() { r.greet(ctx) }) })
+			return nil
+		},
 		func(ctx context.Context) error {
 			for {
 				select {
 				case <-ctx.Done():
 					return nil
 				case <-hup:
-					r.reload(ctx, "signal")
+					reload("signal")
 				}
 			}
 		},
@@ -142,77 +171,92 @@ func (r *reloader) status() followOut {
 
 // reload reads credentials and the policies of all runs again.
 func (r *reloader) reload(ctx context.Context, trigger string) reloadOut {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := reloadOut{Time: time.Now().UTC(), Trigger: trigger, Credentials: "ok", Runs: []reloadedRun{}}
-	changed, err := r.s.reloadCredentials(ctx)
+	out := reloadOut{Time: time.Now().UTC(), Trigger: trigger, Credentials: "ok"}
+	changed, err := r.renewCredentials(ctx)
 	if err != nil {
 		out.Credentials = err.Error()
 		r.s.tell("the credential files are refused; those before stay in force", err, "dir", r.s.credentialDir)
 	}
 	p := r.newPass(trigger)
 	out.Runs = p.each(ctx, p.cells)
-	r.byCell = map[string]reloadedRun{}
-	for _, run := range out.Runs {
-		r.byCell[run.Cell] = run
-	}
-	p.watch()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if trigger != "files" || changed || err != nil || p.news {
 		r.last = &out
 	}
 	return out
 }
 
+func (r *reloader) renewCredentials(ctx context.Context) (changed bool, err error) {
+	r.secrets.Lock()
+	defer r.secrets.Unlock()
+	return r.s.reloadCredentials(ctx)
+}
+
 // greet reads the policies of runs that began since: their files may have changed
 // between their being read and being watched.
 func (r *reloader) greet(ctx context.Context) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	p := r.newPass("files")
-	present := map[string]reloadedRun{}
-	for _, f := range p.cells {
-		run, known := r.byCell[f.Cell]
-		if !known {
-			run = p.run(ctx, f)
-		}
-		present[f.Cell] = run
-	}
-	r.byCell = present
-	if len(p.read) > 0 {
-		p.watch()
-	}
+	p.each(ctx, slices.DeleteFunc(slices.Clone(p.cells), func(f *control.CellFile) bool { return p.knew[f.Cell] }))
 }
 
 // pass is one time that policies are read. What several runs share is read once.
 type pass struct {
 	*reloader
+	number  int64
 	trigger string
 	cells   []*control.CellFile // that have an origin
+	knew    map[string]bool     // those of them that an earlier pass came for
 	creds   []policyfile.Credential
 	err     error // why creds are not there
+	free    chan struct{}
 
-	state sync.Mutex // guards the rest, and seen of the reloader
+	state sync.Mutex // guards the rest
 	read  map[string]*reading
 	news  bool // something was put in force or refused
 }
 
-// atOnce is how many policies are read at a time.
-const atOnce = 8
+// atOnce is how many policies a pass reads at a time.
+const atOnce = 16
 
-// each reads the policies of runs, side by side: what takes long to be judged
-// holds back no other run's. The answers are in the order of the cells.
+// each reads the policies of runs, side by side. The answers are in the order of
+// the cells, without those that a later pass answers for.
 func (p *pass) each(ctx context.Context, cells []*control.CellFile) []reloadedRun {
 	out := make([]reloadedRun, len(cells))
-	free := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
 	for i, f := range cells {
-		free <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-free }()
-			out[i] = p.run(ctx, f)
-		})
+		wg.Go(func() { out[i] = p.inTurn(ctx, f) })
 	}
 	wg.Wait()
+	return slices.DeleteFunc(out, func(run reloadedRun) bool { return run.Cell == "" })
+}
+
+// inTurn reads the policy of a run when nobody else does. Of the passes that
+// wait for that because files changed, only the newest comes to it: it reads
+// what the others would have.
+func (p *pass) inTurn(ctx context.Context, f *control.CellFile) (out reloadedRun) {
+	p.mu.Lock()
+	t := p.turns[f.Cell]
+	p.mu.Unlock()
+	if t == nil {
+		return out // it has ended
+	}
+	for n := t.newest.Load(); n < p.number && !t.newest.CompareAndSwap(n, p.number); n = t.newest.Load() {
+	}
+	t.Lock()
+	defer t.Unlock()
+	late := t.newest.Load() > p.number
+	if late && p.trigger == "files" {
+		return out
+	}
+	p.free <- struct{}{}
+	defer func() { <-p.free }()
+	out = p.run(ctx, f, late)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.turns[f.Cell] != nil {
+		p.byCell[f.Cell] = out
+	}
 	return out
 }
 
@@ -230,23 +274,50 @@ type reading struct {
 	once   sync.Once
 }
 
+// newPass begins a pass over the runs that are there.
 func (r *reloader) newPass(trigger string) *pass {
-	p := &pass{reloader: r, trigger: trigger, read: map[string]*reading{}}
+	p := &pass{reloader: r, trigger: trigger, read: map[string]*reading{}, knew: map[string]bool{}, free: make(chan struct{}, atOnce)}
+	p.creds, p.err = loadCredentials(r.s.inst.credentials())
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	all, err := control.ReadAll(r.s.inst.cells())
 	if err != nil {
 		r.s.tell("the policies of some runs cannot be read again", err)
 	}
 	p.cells = slices.DeleteFunc(all, func(f *control.CellFile) bool { return f.Origin == nil })
-	p.creds, p.err = loadCredentials(r.s.inst.credentials())
+	r.passes++
+	p.number, r.cells = r.passes, p.cells
+	turns := map[string]*turn{}
+	for _, f := range p.cells {
+		t, knew := r.turns[f.Cell]
+		if !knew {
+			t = &turn{}
+		}
+		turns[f.Cell], p.knew[f.Cell] = t, knew
+	}
+	r.turns = turns
+	maps.DeleteFunc(r.byCell, func(cell string, _ reloadedRun) bool { return turns[cell] == nil })
+	r.watchLocked()
 	return p
 }
 
-// run reads the policy of a run, and puts it in force if it is another.
-func (p *pass) run(ctx context.Context, f *control.CellFile) reloadedRun {
-	out := reloadedRun{Cell: f.Cell, Run: f.Run, File: f.Origin.File, Was: f.Policy, Policy: f.Policy, Outcome: kept}
-	got := p.readOrigin(ctx, f.Origin)
-	err := got.err
-	if err == nil && got.policy.digest != f.Policy {
+// run reads the policy of a run, and puts it in force if it is another. anew is
+// for a reading of its own: the pass may have read before another pass did.
+func (p *pass) run(ctx context.Context, f *control.CellFile, anew bool) reloadedRun {
+	out := reloadedRun{Cell: f.Cell, Run: f.Run, File: f.Origin.File, Outcome: kept}
+	is, err := control.Read(p.s.inst.cells(), f.Cell) // as earlier turns left it
+	if errors.Is(err, fs.ErrNotExist) {
+		return reloadedRun{} // it has just ended
+	}
+	if err == nil {
+		out.Was, out.Policy = is.Policy, is.Policy
+	}
+	got := &reading{err: err}
+	if err == nil {
+		got = p.readOrigin(ctx, f.Origin, anew)
+		err = got.err
+	}
+	if err == nil && got.policy.digest != out.Was {
 		err = p.s.runs.Repolicy(ctx, f.Cell, launcher.Policy{Name: got.policy.name, Digest: got.policy.digest, Source: got.policy.text})
 		if errors.Is(err, fs.ErrNotExist) {
 			return out // it has just ended
@@ -257,7 +328,7 @@ func (p *pass) run(ctx context.Context, f *control.CellFile) reloadedRun {
 			p.s.log.Info("a policy was put in force", "cell", f.Cell, "run", f.Run, "file", out.File, "policy", out.Policy, "was", out.Was)
 		}
 	}
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		out.Outcome, out.Error = refused, err.Error()
 		p.refuse(ctx, &out, got.digest, err)
 	}
@@ -267,7 +338,10 @@ func (p *pass) run(ctx context.Context, f *control.CellFile) reloadedRun {
 // refuse tells people and the log that a file was not put in force: once, as long
 // as nothing changes and nobody asks.
 func (p *pass) refuse(ctx context.Context, run *reloadedRun, digest string, err error) {
-	if before := p.byCell[run.Cell]; p.trigger == "files" && before.Outcome == refused && before.Error == run.Error {
+	p.mu.Lock()
+	before := p.byCell[run.Cell]
+	p.mu.Unlock()
+	if p.trigger == "files" && before.Outcome == refused && before.Error == run.Error {
 		return
 	}
 	p.isNews()
@@ -288,11 +362,11 @@ func originKey(o *control.Origin) string {
 }
 
 // readOrigin reads a policy as it stands in its files now.
-func (p *pass) readOrigin(ctx context.Context, o *control.Origin) *reading {
+func (p *pass) readOrigin(ctx context.Context, o *control.Origin, anew bool) *reading {
 	key := originKey(o)
 	p.state.Lock()
 	got := p.read[key]
-	if got == nil {
+	if got == nil || anew {
 		got = &reading{err: p.err}
 		p.read[key] = got
 	}
@@ -308,34 +382,41 @@ func (p *pass) readOnce(ctx context.Context, o *control.Origin, key string, got 
 	}
 	if got.err == nil {
 		note := func(path string) { seen = append(seen, path) }
-		got.policy, got.err = loadPolicy(policySource{path: o.File, floor: p.s.inst.under(), from: p.s.inst.floorFrom(), narrow: o.Narrow, seen: note, detect: keptDetector(o.Detected), stop: ctx.Err}, p.creds)
+		got.policy, got.err = p.load(policySource{path: o.File, floor: p.s.inst.under(), from: p.s.inst.floorFrom(), narrow: o.Narrow, seen: note, detect: keptDetector(o.Detected), stop: ctx.Err}, p.creds)
 	}
-	p.state.Lock()
-	defer p.state.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.seen[key] = seen
+	p.watchLocked()
 }
 
-// watch follows the files that the runs' policies are made of.
-func (p *pass) watch() {
+// watchLocked follows the files that the runs' policies are made of, as far as
+// they are known: each time that one was read, it is.
+func (r *reloader) watchLocked() {
 	present := map[string]bool{}
-	for _, f := range p.cells {
-		present[originKey(f.Origin)] = true
-	}
 	var files []string
-	for key, list := range p.seen {
+	for _, f := range r.cells {
+		present[originKey(f.Origin)] = true
+		files = append(files, f.Origin.File)
+	}
+	for key, list := range r.seen {
 		if !present[key] {
-			delete(p.seen, key)
+			delete(r.seen, key)
 			continue
 		}
 		files = append(files, list...)
 	}
-	dirs := []string{p.s.inst.cells()}
-	if p.s.credentialDir != "" {
-		dirs = append(dirs, p.s.credentialDir)
+	dirs := []string{r.s.inst.cells()}
+	if r.s.credentialDir != "" {
+		dirs = append(dirs, r.s.credentialDir)
 	}
-	p.files.follow(files, dirs)
-	if fault := p.files.fault(); fault != "ok" {
-		p.s.log.Error("files are not watched: changes need a SIGHUP or policy reload", "cause", fault)
+	r.files.follow(files, dirs)
+	fault := r.files.fault()
+	if fault == r.fault {
+		return
+	}
+	if r.fault = fault; fault != "ok" {
+		r.s.log.Error("files are not watched: changes need a SIGHUP or policy reload", "cause", fault)
 	}
 }
 

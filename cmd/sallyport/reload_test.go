@@ -453,31 +453,17 @@ func TestChangedFilesAreFollowed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	hup, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- st.reloader.follow(ctx, hup) }()
-	changed := func(what, id, was string) string {
-		t.Helper()
-		deadline := time.Now().Add(5 * time.Second)
-		for {
-			got, ok := st.gateway.table.Identity(id)
-			if ok && got.Policy.Digest() != was {
-				return got.Policy.Digest()
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: not in force after 5 s\n%s", what, st.said.String())
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-	}
 	d := st.force("aaaaaaaa")
 	// Until it watches, a signal does the same.
 	hup <- struct{}{}
 	hup <- struct{}{}
 	st.write("v1/sub/inc.yaml", policyText(twoHosts))
-	d = changed("an included file is written", "aaaaaaaa", d)
+	d = st.inForce("aaaaaaaa", d) // an included file is written
 	st.must(os.Symlink("v2", st.path("data.new")))
 	st.must(os.Rename(st.path("data.new"), st.path("data")))
-	d = changed("a link is turned, as a ConfigMap's", "aaaaaaaa", d)
+	d = st.inForce("aaaaaaaa", d) // a link is turned, as a ConfigMap's
 	st.write("v2/sub/inc.yaml", policyText(oneHost))
-	d = changed("behind the new link", "aaaaaaaa", d)
+	d = st.inForce("aaaaaaaa", d) // behind the new link
 	// Read, changed, and only then begun.
 	st.write("late.yaml", policyText(oneHost))
 	late := st.path("late.yaml")
@@ -487,7 +473,7 @@ func TestChangedFilesAreFollowed(t *testing.T) {
 	st.must(err)
 	st.write("late.yaml", policyText(twoHosts))
 	st.attachAs("llllllll", "run-l", late, old)
-	changed("changed before it was watched", "llllllll", old.digest)
+	st.inForce("llllllll", old.digest) // changed before it was watched
 	cancel()
 	st.must(<-done)
 	if d == "" || !strings.Contains(st.said.String(), "put in force") {

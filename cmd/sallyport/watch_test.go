@@ -23,7 +23,7 @@ func TestChangesAreSettled(t *testing.T) {
 		}()
 		for range 3 { // a burst is one change
 			changes <- struct{}{}
-			time.Sleep(quietTime / 2)
+			<-time.After(quietTime / 2) // by the bubble's clock
 		}
 		if got := <-fired; got != quietTime+quietTime {
 			t.Errorf("a burst of changes was looked at after %v", got)
@@ -33,7 +33,7 @@ func TestChangesAreSettled(t *testing.T) {
 		for n := 0; n < 3; {
 			select {
 			case changes <- struct{}{}:
-				time.Sleep(quietTime / 2)
+				<-time.After(quietTime / 2) // by the bubble's clock
 			case got := <-fired:
 				if n++; got > time.Duration(n)*(patience+quietTime) {
 					t.Errorf("changes without an end were looked at after %v", got)
