@@ -27,8 +27,9 @@ import (
 const askTimeout = 5 * time.Second
 
 // Client is the broker's half inside the gateway. It is safe for use by many
-// goroutines. It keeps no secret but those that are in the headers it wrote,
-// and those only to find them in answers, until their cell is detached.
+// goroutines. It keeps no secret but those that are in the headers it wrote: to
+// find them in answers, until their cell is detached, and to write them again for
+// as long as the broker said, while it says nothing else (ADR-0023).
 type Client struct {
 	// Used, Minted and Unsaved record what is done with the credential of a request,
 	// before the request is sent: (*gate.Gate).Used and its sisters. Their error
@@ -36,6 +37,8 @@ type Client struct {
 	Used, Minted, Unsaved func(context.Context, gate.Pass) error
 
 	control *control.Client
+	line    atomic.Pointer[control.Line]           // nil, or what the answers that are held hang on
+	relay   sync.Mutex                             // guards replacing line
 	cells   atomic.Pointer[map[string]*clientCell] // replaced whole
 	// strangers is made of cells, and replaced with them.
 	strangers atomic.Pointer[strangers]
@@ -46,6 +49,7 @@ type Client struct {
 type clientCell struct {
 	run    string
 	finder *finder // nil without grants
+	held   holder
 
 	mu      sync.Mutex // guards exposed and hosts
 	exposed map[string][]string
@@ -58,8 +62,13 @@ func NewClient(socketPath string) *Client {
 	return &Client{control: control.NewClient(socketPath)}
 }
 
-// Close drops idle connections.
-func (c *Client) Close() { c.control.Close() }
+// Close drops idle connections, and what is held.
+func (c *Client) Close() {
+	if l := c.line.Swap(nil); l != nil {
+		_ = l.Close()
+	}
+	c.control.Close()
+}
 
 // Attach takes note of a cell's grants, in place of earlier ones. Attaching the
 // same again changes nothing: answers that are under way are still scrubbed.
@@ -125,16 +134,9 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 		c.cell(p.Identity().Cell).guard(p, r)
 		return nil
 	}
-	if err := sameRequest(p, r); err != nil {
+	cc, place, err := c.granted(p, r)
+	if err != nil {
 		return denied(p, rules.CredentialMismatch, err)
-	}
-	cc := c.cell(p.Identity().Cell)
-	if cc == nil || cc.run != p.Identity().Run || cc.finder == nil {
-		return denied(p, rules.CredentialMismatch, errors.New("the cell has no grant"))
-	}
-	place, ok := cc.finder.place(d.Credential)
-	if !ok {
-		return denied(p, rules.CredentialMismatch, fmt.Errorf("the run was not granted %q", d.Credential))
 	}
 	if cc.asksToken(p) {
 		return nil // Answer answers it, and nothing is sent
@@ -143,9 +145,13 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 	if err != nil {
 		return denied(p, rules.CredentialUnavail, err)
 	}
-	ans, reason, err := c.ask(ctx, p, place, m)
-	if err != nil {
-		return denied(p, reason, err)
+	line := c.line.Load() // before anything is asked: see hold
+	ans, ok := cc.held.use(line, questionOf(p))
+	if !ok {
+		var reason rules.Reason
+		if ans, reason, err = c.ask(ctx, p, place, m); err != nil {
+			return denied(p, reason, err)
+		}
 	}
 	if err := c.tell(ctx, p, ans); err != nil {
 		return err
@@ -164,7 +170,24 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 		r.Header.Del("If-Range")
 	}
 	cc.expose(d.Credential, ans.Expose, p.Request().Endpoint.Host)
+	c.hold(ctx, cc, line, questionOf(p), ans) // now that answers are searched for it
 	return nil
+}
+
+// granted returns the cell that p is for, and where its credential goes in r.
+func (c *Client) granted(p gate.Pass, r *http.Request) (*clientCell, control.Place, error) {
+	if err := sameRequest(p, r); err != nil {
+		return nil, control.Place{}, err
+	}
+	cc := c.cell(p.Identity().Cell)
+	if cc == nil || cc.run != p.Identity().Run || cc.finder == nil {
+		return nil, control.Place{}, errors.New("the cell has no grant")
+	}
+	place, ok := cc.finder.place(p.Decision().Credential)
+	if !ok {
+		return nil, control.Place{}, fmt.Errorf("the run was not granted %q", p.Decision().Credential)
+	}
+	return cc, place, nil
 }
 
 // change makes the changes to r, in its head and in the fields of its body that the

@@ -4,6 +4,9 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"time"
+
+	"sallyport/broker/secret"
 )
 
 // StandIn is what a sandbox gets for a secret.
@@ -41,4 +44,17 @@ func (s *Server) SignDirect(ctx context.Context, cell, run, credential, host str
 func (s *Server) RevokeDirect(ctx context.Context, credential string) error {
 	_, err := s.revokeCredential(ctx, Named{credential})
 	return err
+}
+
+// HoldAnswer has a holder hold an answer with a secret for d, and returns the
+// secret as it is held, and how many answers there still are.
+func HoldAnswer(text string, d time.Duration) (held secret.Value, left func() int) {
+	h := &holder{}
+	q := question{credential: "api"}
+	h.put(nil, q, injectAnswer{Set: map[string][]string{"Authorization": {text}}, Hold: d}, func(int64) {})
+	return h.answers[q].set[0].value, func() int {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.answers)
+	}
 }

@@ -269,6 +269,7 @@ func TestInjectWithoutCredentialChangesNothing(t *testing.T) {
 // TestSourceFailureRefuses: CR-11, and CR-25 for the rotated secret.
 func TestSourceFailureRefuses(t *testing.T) {
 	k := newKit(t)
+	k.restart(holdNothing)
 	k.grant("cell1", "run1", "api")
 	inject := func() (string, error) {
 		r := request("GET", "https://api.test/v1/x", "Authorization", "Bearer ATTACKER")

@@ -128,6 +128,17 @@ func newKit(tb testing.TB) *kit {
 	return k
 }
 
+// restart serves the broker anew, with a tweak.
+func (k *kit) restart(tweak func(*broker.Config)) {
+	k.t.Helper()
+	k.stop()
+	k.tweak = tweak
+	k.start()
+}
+
+// holdNothing has every request asked about: what is tested is a store.
+func holdNothing(c *broker.Config) { c.Hold = -1 }
+
 func (k *kit) secret(name string) string { return filepath.Join(k.dir, "secret-"+name) }
 
 // start serves the broker; root is admin and gateway at once here. The test

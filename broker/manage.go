@@ -46,6 +46,7 @@ func (s *Server) replace(name string, change func(*bound) (*bound, error)) (*bou
 	creds := maps.Clone(old)
 	creds[name] = next
 	s.creds.Store(&creds)
+	s.lines.Break()
 	b.source.Forget()
 	return next, nil
 }

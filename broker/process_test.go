@@ -35,7 +35,9 @@ const (
 type role struct {
 	Serve  bool // serve the broker on descriptor 3
 	Dir    string
-	Calls  []opCall // or call operations, one after the other
+	Root   bool          // is the gateway's user
+	Hold   time.Duration // of the broker's Config
+	Calls  []opCall      // or call operations, one after the other
 	Socket string
 }
 
@@ -84,13 +86,17 @@ func (r role) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	gateway := uint32(gatewayUID)
+	if r.Root {
+		gateway = 0
+	}
 	s, err := broker.NewServer(broker.Config{
 		Credentials: []policyfile.Credential{{
 			Name: "api", Scheme: policyfile.Scheme{Type: "bearer"}, Env: "API_KEY",
 			Source:    policyfile.Source{File: filepath.Join(r.Dir, "secret")},
 			Endpoints: []policyfile.Endpoint{{Host: host("api.test"), Ports: []uint16{443}, Methods: []string{"GET"}, Paths: paths("/v1/**")}},
 		}},
-		GatewayUID: gatewayUID, CellsDir: filepath.Join(r.Dir, "cells"), UID: brokerUID, User: "sallyport-broker",
+		GatewayUID: gateway, Hold: r.Hold, CellsDir: filepath.Join(r.Dir, "cells"), UID: brokerUID, User: "sallyport-broker",
 		Now: time.Now, Log: slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	})
 	if err != nil {
@@ -139,7 +145,13 @@ type process struct {
 
 func serve(t *testing.T, dir string, ln *os.File, caps ...uintptr) *process {
 	t.Helper()
-	cmd, errs := spawn(t, brokerUID, role{Serve: true, Dir: dir}, ln)
+	return serveAs(t, role{Dir: dir}, ln, caps...)
+}
+
+func serveAs(t *testing.T, r role, ln *os.File, caps ...uintptr) *process {
+	t.Helper()
+	r.Serve = true
+	cmd, errs := spawn(t, brokerUID, r, ln)
 	cmd.SysProcAttr.AmbientCaps = caps
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -44,6 +44,11 @@ type Config struct {
 	// CellsDir holds the cell files; "" reads none. Grants in them are kept
 	// over a restart of the broker.
 	CellsDir string
+	// Hold is how long the gateway may use an answer again that depends on nothing
+	// but the secret, unless something changes before that (ADR-0023): a source
+	// that was changed behind the broker's back is noticed that much later.
+	// The default is 50 ms; less than nothing has it ask for every request.
+	Hold time.Duration
 	// UID and User are the broker's own user, who may own secret files.
 	UID  uint32
 	User string
@@ -68,6 +73,9 @@ type Server struct {
 	cfg   Config
 	creds atomic.Pointer[map[string]*bound] // replaced whole
 	wake  chan struct{}                     // tells Refresh to look again; holds one
+	// lines are broken after each change that another answer could come of, and
+	// before anybody is told that it was made.
+	lines control.Lines
 
 	mu    sync.Mutex // guards cells, uses, and replacing creds
 	cells map[string]*cellGrants
@@ -102,6 +110,9 @@ const (
 func NewServer(cfg Config) (*Server, error) {
 	if cfg.Now == nil || cfg.Log == nil {
 		return nil, errors.New("broker: clock and log are required")
+	}
+	if cfg.Hold == 0 {
+		cfg.Hold = 50 * time.Millisecond
 	}
 	if cfg.Revoked == nil {
 		cfg.Revoked = func(string) bool { return false }
@@ -172,6 +183,7 @@ func (s *Server) Reload(cfg Config) error {
 	}
 	s.sweepLocked()
 	s.tokensChanged()
+	s.lines.Break()
 	s.cfg.Log.Info("credentials read", "count", len(creds))
 	return nil
 }
@@ -218,6 +230,8 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("POST /v1/credentials/refresh", control.Handle(admin, s.refresh))
 	mux.Handle("POST /v1/credentials/revoke", control.Handle(admin, s.revokeCredential))
 	mux.Handle("POST /v1/inject", control.Handle(gateway, s.inject))
+	mux.Handle("POST /v1/uses", control.Handle(gateway, s.used))
+	mux.Handle("POST "+lineOp, s.lines.Handle(gateway))
 	mux.Handle("POST /v1/certificate", control.Handle(gateway, s.certificate))
 	mux.Handle("POST /v1/handshake", control.Handle(gateway, s.signature))
 	return mux
@@ -366,7 +380,8 @@ type Revoked struct {
 	Grants int `json:"grants"`
 }
 
-// revoke acts on the next request: nothing about grants is kept anywhere else.
+// revoke acts on the next request: what the gateway holds by these grants is void
+// when it returns.
 func (s *Server) revoke(ctx context.Context, in RevokeRequest) (Revoked, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -375,6 +390,7 @@ func (s *Server) revoke(ctx context.Context, in RevokeRequest) (Revoked, error) 
 		return Revoked{}, nil // it is safe to revoke twice
 	}
 	delete(s.cells, in.Cell)
+	s.lines.Break()
 	s.cfg.Log.InfoContext(ctx, "revoked", "cell", in.Cell, "run", c.run)
 	return Revoked{len(c.grants)}, nil
 }
@@ -464,6 +480,9 @@ type injectAnswer struct {
 	Minted bool `json:"minted,omitempty"`
 	// Unsaved tells, with Minted, that the refresh token that came with it is in memory only.
 	Unsaved bool `json:"unsaved,omitempty"`
+	// Hold is for how long the same question has the same answer, while the line is
+	// silent; 0: it is not to be used again.
+	Hold time.Duration `json:"hold,omitempty"`
 }
 
 func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, error) {
@@ -495,7 +514,7 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	u.last = s.cfg.Now()
 	u.count++
 	minted := mints.Load() > 0
-	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Body, ch.Expose, minted, minted && b.unsaved() != nil}, nil
+	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Body, ch.Expose, minted, minted && b.unsaved() != nil, s.holdOf(b)}, nil
 }
 
 // usableBy returns the credential that a request names, unless it is gone.

@@ -230,6 +230,7 @@ func TestScrubOnlyWhereASecretWas(t *testing.T) {
 // come after the new one is in use.
 func TestScrubKnowsRotatedSecrets(t *testing.T) {
 	k := newKit(t)
+	k.restart(holdNothing)
 	k.grant("cell1", "run1", "api")
 	r := request("GET", "https://api.test/v1/x")
 	p := pass(t, "cell1", "run1", r)

@@ -80,8 +80,7 @@ func peerOf(c net.Conn) (uid uint32, ok bool) {
 // ids. Unknown fields are refused. An error that is no [*Error] is a 500.
 func Handle[In, Out any](allowed []uint32, f func(context.Context, In) (Out, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		uid, ok := Peer(r.Context())
-		if !ok || !slices.Contains(allowed, uid) {
+		if !permitted(r.Context(), allowed) {
 			reply(w, http.StatusForbidden, &Error{Text: "this user may not call " + r.URL.Path})
 			return
 		}
@@ -108,6 +107,12 @@ func Handle[In, Out any](allowed []uint32, f func(context.Context, In) (Out, err
 		}
 		reply(w, refusal.Status, refusal)
 	})
+}
+
+// permitted reports whether the peer has one of the user ids.
+func permitted(ctx context.Context, allowed []uint32) bool {
+	uid, ok := Peer(ctx)
+	return ok && slices.Contains(allowed, uid)
 }
 
 func reply(w http.ResponseWriter, status int, v any) {

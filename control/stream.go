@@ -214,13 +214,19 @@ func (c *Client) stream(ctx context.Context) (net.Conn, error) {
 		return conn, nil
 	}
 	c.mu.Unlock()
+	return c.dial(ctx, streamPath)
+}
+
+// dial opens a connection whose first request, to op, has a body that never
+// comes, and waits until the server says that it is ready.
+func (c *Client) dial(ctx context.Context, op string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", c.path)
 	if err != nil {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	_, err = io.WriteString(conn, "POST "+streamPath+" HTTP/1.1\r\nHost: control\r\nTransfer-Encoding: chunked\r\n\r\n")
+	_, err = io.WriteString(conn, "POST "+op+" HTTP/1.1\r\nHost: control\r\nTransfer-Encoding: chunked\r\n\r\n")
 	if err == nil {
 		var ready []byte
 		if ready, err = readFrame(conn, new([]byte)); err == nil && len(ready) > 0 {

@@ -31,6 +31,9 @@ func (basic) Place() control.Place { return control.Place{Type: "basic", Header:
 
 func (basic) Check(v secret.Value) error { return checkHeaderSafe(v) }
 
+// Steady implements [Steady].
+func (basic) Steady() {}
+
 func (b basic) Sign(_ context.Context, v secret.Value, _ Request) (Changes, error) {
 	if err := b.Check(v); err != nil {
 		return Changes{}, err

@@ -14,6 +14,9 @@ func (bearer) Place() control.Place { return control.Place{Type: "bearer", Heade
 
 func (bearer) Check(v secret.Value) error { return checkHeaderSafe(v) }
 
+// Steady implements [Steady].
+func (bearer) Steady() {}
+
 func (b bearer) Sign(_ context.Context, v secret.Value, _ Request) (Changes, error) {
 	if err := b.Check(v); err != nil {
 		return Changes{}, err

@@ -34,6 +34,9 @@ func (h header) Place() control.Place {
 
 func (h header) Check(v secret.Value) error { return checkHeaderSafe(v) }
 
+// Steady implements [Steady].
+func (header) Steady() {}
+
 func (h header) Sign(_ context.Context, v secret.Value, _ Request) (Changes, error) {
 	if err := h.Check(v); err != nil {
 		return Changes{}, err

@@ -28,6 +28,9 @@ func (q query) Place() control.Place { return control.Place{Type: "query", Heade
 
 func (query) Check(v secret.Value) error { return checkHeaderSafe(v) }
 
+// Steady implements [Steady].
+func (query) Steady() {}
+
 func (q query) Sign(_ context.Context, v secret.Value, _ Request) (Changes, error) {
 	if err := q.Check(v); err != nil {
 		return Changes{}, err

@@ -89,6 +89,10 @@ type Scheme interface {
 	Sign(context.Context, secret.Value, Request) (Changes, error)
 }
 
+// Steady is a [Scheme] whose changes depend on the secret and on nothing else: they
+// are the same for every request. Steady does nothing.
+type Steady interface{ Steady() }
+
 // Shaper is a [Scheme] whose secret holds several values of which the sandbox gets
 // stand-ins, or none that could be shown: Shapes returns what they look like. The
 // first one is what identifies the credential in a request.

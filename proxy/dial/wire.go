@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sallyport/control/silence"
 	"sallyport/proxy/h1"
 	"sallyport/rules/target"
 )
@@ -74,15 +75,7 @@ func newWire(conn, tcp net.Conn, pl *pool, key wireKey) (*wire, error) {
 // open reports whether the far end has neither closed the connection nor said
 // anything: what comes unasked on an idle connection would be taken for the
 // answer to the next request.
-func (w *wire) open() bool {
-	quiet := false
-	err := w.raw.Control(func(fd uintptr) {
-		var b [1]byte
-		_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		quiet = errors.Is(err, unix.EAGAIN)
-	})
-	return err == nil && quiet
-}
+func (w *wire) open() bool { return silence.On(w.raw) }
 
 func (w *wire) close() { _ = w.conn.Close() }
 
