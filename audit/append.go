@@ -3,6 +3,7 @@ package audit
 import (
 	"bufio"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"runtime"
@@ -28,6 +29,7 @@ type entry struct {
 	id   string
 	seq  uint64
 	err  error
+	owed bool // it tells of what is over, and is kept if it cannot be written
 
 	state atomic.Int32 // waiting, then one of the others
 	wake  chan signal  // cap 1
@@ -53,7 +55,7 @@ func (l *Log) entry(r *Record) *entry {
 	e := l.probe()
 	enc := encoder{buf: e.rest, sum: l.sum}
 	enc.encode(r)
-	e.rest, e.time, e.id = enc.buf, r.Time, r.ID
+	e.rest, e.time, e.id, e.owed = enc.buf, r.Time, r.ID, r.Kind == Done
 	return e
 }
 
@@ -63,7 +65,7 @@ func (l *Log) probe() *entry {
 	if !ok {
 		panic("audit: pool holds no entry")
 	}
-	e.rest, e.time, e.id, e.seq, e.err = e.rest[:0], time.Time{}, "", 0, nil
+	e.rest, e.time, e.id, e.seq, e.err, e.owed = e.rest[:0], time.Time{}, "", 0, nil, false
 	e.state.Store(waiting)
 	return e
 }
@@ -111,6 +113,7 @@ func (l *Log) await(gone <-chan struct{}, e *entry, r *Record, leading bool) err
 			leading = s == lead
 		case <-gone:
 			if e.state.CompareAndSwap(waiting, abandoned) {
+				l.owe(e)
 				return errLeft // who leads next drops e
 			}
 			leading = <-e.wake == lead
@@ -202,50 +205,71 @@ func (l *Log) failed(err error, records int) {
 	l.fault.refused += records
 }
 
-func (l *Log) currentFault() *fault {
+// before is what stands before a batch's own lines: the gap record of a fault,
+// and records that are owed.
+type before struct {
+	broken *fault // nil for none
+	owed   []owed
+}
+
+func (l *Log) beforeBatch() before {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fault == nil {
-		return nil
+	b := before{owed: l.owed}
+	if l.fault != nil {
+		f := *l.fault
+		b.broken = &f
 	}
-	f := *l.fault
-	return &f
+	return b
 }
 
 // commit writes a batch, mending first what is broken. Either all of it is in
 // the log, or none.
 func (l *Log) commit(batch []*entry) error {
-	records := 0
-	for _, e := range batch {
-		if len(e.rest) > 0 {
-			records++
-		}
-	}
-	broken := l.currentFault()
-	err := l.prepare(broken)
+	b := l.beforeBatch()
+	err := l.prepare(b.broken)
 	if err == nil {
-		err = l.writeBatch(batch, broken)
+		err = l.writeBatch(b, batch)
 	}
 	if errors.Is(err, errUnsigned) { // only who leads writes, so it is so once
 		if _, err = l.mark(); err == nil {
-			err = l.writeBatch(batch, broken)
+			err = l.writeBatch(b, batch)
 		}
 	}
 	if err != nil {
-		l.failed(err, records)
+		l.failed(err, l.refused(batch))
 		return err
 	}
-	if broken != nil {
-		l.mu.Lock()
-		l.fault = nil
-		l.mu.Unlock()
-	}
+	l.written(b)
 	return nil
 }
 
-// writeBatch writes the lines of batch, after a gap record if the log was
-// broken before.
-func (l *Log) writeBatch(batch []*entry, broken *fault) error {
+// refused returns how many records of a batch were not written, and are owed to
+// nobody.
+func (l *Log) refused(batch []*entry) (n int) {
+	for _, e := range batch {
+		if len(e.rest) > 0 && !l.owe(e) {
+			n++
+		}
+	}
+	return n
+}
+
+// written forgets what a batch has told.
+func (l *Log) written(b before) {
+	if b.broken == nil && len(b.owed) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b.broken != nil {
+		l.fault = nil
+	}
+	l.paidLocked(len(b.owed))
+}
+
+// writeBatch writes the lines of batch, after what comes before them.
+func (l *Log) writeBatch(b before, batch []*entry) error {
 	l.turn.Lock()
 	defer l.turn.Unlock()
 	now := l.cfg.Now().UTC()
@@ -256,25 +280,25 @@ func (l *Log) writeBatch(batch []*entry, broken *fault) error {
 	if l.overdue(now) {
 		return errUnsigned
 	}
-	l.buf, l.ends = l.buf[:0], l.ends[:0]
-	seq := uint64(l.tree.n)
-	if broken != nil {
-		e := l.entry(broken.gap(now))
-		l.assemble(e, seq, now)
+	l.buf, l.ends = append(l.buf[:0], leafPrefix...), l.ends[:0]
+	if b.broken != nil {
+		e := l.entry(b.broken.gap(now, len(b.owed)))
+		l.assemble(e, now)
 		entries.Put(e)
-		seq++
+	}
+	for _, o := range b.owed {
+		l.assemble(&entry{rest: o.rest, id: o.id}, now)
 	}
 	for _, e := range batch {
 		if len(e.rest) > 0 {
-			l.assemble(e, seq, now)
-			seq++
+			l.assemble(e, now)
 		}
 	}
-	if len(l.buf) == 0 {
+	if len(l.ends) == 0 {
 		return nil
 	}
 	before := l.seg.off
-	if err := l.seg.append(l.buf); err != nil {
+	if err := l.seg.append(l.buf[len(leafPrefix):]); err != nil {
 		return err
 	}
 	if l.cfg.Durability == Disk {
@@ -288,13 +312,20 @@ func (l *Log) writeBatch(batch []*entry, broken *fault) error {
 		l.began = now
 	}
 	l.noteUnsigned(now)
-	start := 0
-	for _, end := range l.ends {
-		l.tree.add(l.leafHash(l.buf[start : end-1]))
-		start = end
-	}
+	l.grow()
 	l.shrink()
 	return nil
+}
+
+// grow adds the lines in buf, which are written, to the tree. Each is hashed
+// where it stands: the newline before it makes room for the leaf's prefix.
+func (l *Log) grow() {
+	at := 0
+	for _, end := range l.ends {
+		copy(l.buf[at:], leafPrefix)
+		l.tree.add(sha256.Sum256(l.buf[at : end-1]))
+		at = end - len(leafPrefix)
+	}
 }
 
 // errUnsigned says that a checkpoint has to be signed first.
@@ -331,7 +362,7 @@ func (l *Log) checkSegment(now time.Time) error {
 }
 
 // assemble puts the whole line of e into buf.
-func (l *Log) assemble(e *entry, seq uint64, now time.Time) {
+func (l *Log) assemble(e *entry, now time.Time) {
 	if y := e.time.Year(); e.time.IsZero() || y < 1 || y > 9999 {
 		e.time = now
 	}
@@ -339,7 +370,7 @@ func (l *Log) assemble(e *entry, seq uint64, now time.Time) {
 	if e.id == "" {
 		e.id = l.ids.next(now)
 	}
-	e.seq = seq
+	e.seq = uint64(l.tree.n) + uint64(len(l.ends))
 	l.buf = appendHead(l.buf, e.seq, e.time, e.id)
 	l.buf = append(l.buf, e.rest...)
 	l.buf = append(l.buf, '\n')
@@ -353,10 +384,10 @@ func (l *Log) shrink() {
 	}
 }
 
-// gap returns the record that tells of f.
-func (f *fault) gap(now time.Time) *Record {
+// gap returns the record that tells of f; so many records follow that were kept.
+func (f *fault) gap(now time.Time, kept int) *Record {
 	return &Record{Kind: Gap, Error: f.cause.Error(), Data: mustJSON(gapData{
-		Cause: "refused", Refused: f.refused, Since: f.since.UTC(), Until: now,
+		Cause: "refused", Refused: f.refused, Late: kept, Since: f.since.UTC(), Until: now,
 	})}
 }
 
@@ -364,6 +395,7 @@ func (f *fault) gap(now time.Time) *Record {
 type gapData struct {
 	Cause   string    `json:"cause"` // refused, crash
 	Refused int       `json:"refused,omitempty"`
+	Late    int       `json:"late,omitempty"` // done records that were kept meanwhile, and follow
 	Since   time.Time `json:"since,omitzero"`
 	Until   time.Time `json:"until,omitzero"`
 	// TornBytes of a line that was not finished were cut off; Torn is their

@@ -1,6 +1,10 @@
 package audit
 
-import "io/fs"
+import (
+	"context"
+	"errors"
+	"io/fs"
+)
 
 // File, Info and Opener let the tests put a file system that fails on cue
 // under a log.
@@ -27,4 +31,17 @@ func Line(r *Record, sum func(string) string) []byte {
 	enc := encoder{sum: sum}
 	enc.encode(r)
 	return append(appendHead(nil, r.Seq, r.Time.UTC(), r.ID), enc.buf...)
+}
+
+// MaxOwedBytes is how much of done records is kept while the log cannot be written.
+const MaxOwedBytes = maxOwedBytes
+
+// AppendGone is Append for a caller who leaves while the record waits: ctx is
+// done already, and asked only then.
+func (l *Log) AppendGone(ctx context.Context, r *Record) error {
+	err := l.submit(ctx.Done(), l.entry(r), r)
+	if errors.Is(err, errLeft) {
+		err = ctx.Err()
+	}
+	return err
 }

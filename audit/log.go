@@ -1,7 +1,7 @@
 // Package audit appends records to a tamper-evident log.
 //
 // Every record is one line of JSON and one leaf of a Merkle tree (RFC 6962);
-// the tree's root is signed at least every second. [Log.Append] returns once
+// the tree's root is signed every half second. [Log.Append] returns once
 // the line is written, or says that it is not: what cannot be recorded must not
 // be done. It trusts the key file and whoever calls it for the facts; it never
 // trusts text, which sandboxes control, never leaves a number out, and never
@@ -69,7 +69,7 @@ type Config struct {
 	SegmentAge  time.Duration // as is one whose first record is older; default 24 h
 	Pack        bool          // segments that have ended are packed with Zstandard
 	Keep        time.Duration // segments whose records are all older are removed; 0 keeps them for ever
-	Interval    time.Duration // between checkpoints while there are records; default 1 s
+	Interval    time.Duration // between checkpoints while there are records; default 500 ms
 	Origin      string        // name of a new log in its checkpoints; default sallyport.internal/audit/ and a random tag
 	Version     string        // of the program, for log.open
 
@@ -106,6 +106,9 @@ type Log struct {
 	closed  bool
 	fault   *fault // why records are refused; nil while all is well
 	writing time.Time
+
+	owed      []owed // done records that wait for the log to go on
+	owedBytes int
 
 	// turn guards what a batch changes. Who leads, and so is the only one to
 	// write, holds it for each batch.
@@ -144,7 +147,7 @@ type Log struct {
 const (
 	defaultSegment  = 64 << 20
 	defaultAge      = 24 * time.Hour
-	defaultInterval = time.Second
+	defaultInterval = 500 * time.Millisecond
 )
 
 func (c Config) withDefaults() (Config, error) {
@@ -326,7 +329,8 @@ func (l *Log) release() error {
 // printable and bounded on its way into the log; r keeps its own.
 //
 // After an error the record must be taken as not written, and what it is about
-// as not allowed. ctx is asked as long as the record waits for its turn; once
+// as not allowed. A record of kind [Done] is kept nevertheless, within bounds,
+// and written when the log goes on. ctx is asked as long as the record waits for its turn; once
 // it is being written, Append waits for the outcome.
 func (l *Log) Append(ctx context.Context, r *Record) error {
 	switch r.Kind {
@@ -393,7 +397,7 @@ func (l *Log) Ready() error {
 }
 
 // Signed returns how many records the newest checkpoint covers: all, but for the
-// last second's.
+// last half second's.
 func (l *Log) Signed() uint64 { return l.signed.Load() }
 
 // Verifier returns the public key that the log's checkpoints are signed with,

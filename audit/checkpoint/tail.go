@@ -12,10 +12,10 @@ import (
 const (
 	// SignWithin is the longest time between the oldest record that is not
 	// covered and the next record: its writer signs in between.
-	SignWithin = 3 * time.Second
+	SignWithin = 1500 * time.Millisecond
 	// Young is the longest time that the records beyond the last checkpoint may
-	// span. Records that bring their own time may be late by the difference.
-	Young = 5 * time.Second
+	// span. A record that brings its own time may be late by the difference.
+	Young = 2 * time.Second
 )
 
 // After reports whether an anchor was signed after the last checkpoint of a

@@ -135,7 +135,7 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 			err = usage(hint(err, "narrow it down: --run RUN, since= until="))
 		}
 		if errors.Is(err, export.ErrUncovered) {
-			err = hint(err, "a checkpoint is signed every second: try again with until=, or leave them out with --covered")
+			err = hint(err, "a checkpoint is signed every half second: try again with until=, or leave them out with --covered")
 		}
 		return errors.Join(err, os.Remove(path))
 	}

@@ -127,7 +127,7 @@ sallyport audit verify --proof, and needs nothing else of the log. ID is an id o
 			case errors.Is(err, verify.ErrNotFound):
 				return usage(hint(err, "sallyport audit query lists records; an id has to be whole here"))
 			case errors.Is(err, verify.ErrNotCovered):
-				return hint(err, "a checkpoint is signed every second while the gateway runs: try again")
+				return hint(err, "a checkpoint is signed every half second while the gateway runs: try again")
 			case err != nil:
 				return hint(err, "sallyport audit verify")
 			case asJSON:

@@ -34,7 +34,7 @@ type (
 		Records uint64    `json:"records"`
 		Ready   string    `json:"ready"`   // "ok" or what is wrong
 		LogKey  string    `json:"log_key"` // public, of the log's checkpoints
-		Signed  uint64    `json:"signed"`  // records of the log that a checkpoint covers: all, but for the last second's
+		Signed  uint64    `json:"signed"`  // records of the log that a checkpoint covers: all, but for the last half second's
 
 		Anchors []audit.AnchorState `json:"anchors,omitempty"`
 	}
@@ -103,6 +103,7 @@ func (g *gateway) handler() http.Handler {
 		if !slices.Contains(launcherKinds, rec.Kind) {
 			return empty{}, &control.Error{Status: http.StatusForbidden, Text: fmt.Sprintf("a launcher may not write records of kind %q", rec.Kind)}
 		}
+		rec.Time = time.Time{} // the log's own: what no checkpoint covers yet must be of one moment
 		return empty{}, g.recent.Append(ctx, &rec)
 	}))
 	mux.Handle("POST /v1/retain", control.Handle(rootOnly, func(_ context.Context, in retainIn) (audit.Removed, error) {
