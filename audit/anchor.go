@@ -170,7 +170,7 @@ func (l *Log) tellAnchor(a *anchor, text string, since time.Time) {
 
 // AnchorFile keeps the newest checkpoint in a file: on another file system, or a
 // share that this machine may write to but whose history is kept. The file is
-// replaced whole.
+// replaced whole, and anybody may read it: checkpoints are public.
 func AnchorFile(path string) AnchorTo {
 	return AnchorTo{"file " + path, func(_ context.Context, checkpoint []byte) error {
 		tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
@@ -179,7 +179,7 @@ func AnchorFile(path string) AnchorTo {
 		}
 		defer os.Remove(tmp.Name()) //nolint:errcheck // gone already once it is renamed
 		_, err = tmp.Write(checkpoint)
-		if err := errors.Join(err, tmp.Chmod(modeFile), tmp.Sync(), tmp.Close()); err != nil {
+		if err := errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err != nil {
 			return fmt.Errorf("writing the anchor: %w", err)
 		}
 		if err := os.Rename(tmp.Name(), path); err != nil {

@@ -151,7 +151,7 @@ func (l *Log) inPlace(seg *tail) error {
 // writeAnchor replaces the checkpoint that is kept beside the key: who can only
 // reach the log's directory cannot put an old copy there unseen.
 func (l *Log) writeAnchor(msg []byte) error {
-	return l.replaceFile(l.cfg.KeyFile+suffixAnchor, msg, 0o600)
+	return l.replaceFile(l.cfg.KeyFile+suffixAnchor, msg, modeFile)
 }
 
 // prepare makes the log ready for a batch. Only the leader calls it.

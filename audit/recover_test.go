@@ -285,7 +285,7 @@ func TestFilesAndModes(t *testing.T) {
 	for path, want := range map[string]os.FileMode{
 		cfg.Dir: 0o750, filepath.Join(cfg.Dir, "000000000000.jsonl"): 0o640, filepath.Join(cfg.Dir, "checkpoints"): 0o640,
 		filepath.Join(cfg.Dir, "tree"): 0o640, filepath.Join(cfg.Dir, "log.pub"): 0o640,
-		cfg.KeyFile: 0o600, cfg.KeyFile + ".hmac": 0o600, cfg.KeyFile + ".anchor": 0o600, filepath.Dir(cfg.KeyFile): 0o700,
+		cfg.KeyFile: 0o600, cfg.KeyFile + ".hmac": 0o600, cfg.KeyFile + ".anchor": 0o640, filepath.Dir(cfg.KeyFile): 0o700,
 	} {
 		st, err := os.Stat(path)
 		if err != nil || st.Mode().Perm() != want {

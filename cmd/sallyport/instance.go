@@ -205,7 +205,8 @@ func (i instance) layout(a accounts) []dir {
 		{i.state(), 0o755, 0, 0},
 		{i.state("ca"), 0o700, a.gateway.uid, a.gateway.gid},
 		{i.state("audit"), 0o750 | fs.ModeSetgid, a.gateway.uid, a.reviewers}, // and so are the files in it
-		{i.state("audit-key"), 0o700, a.gateway.uid, a.gateway.gid},
+		// Reviewers reach the checkpoint in it, which is theirs to read, and nothing else.
+		{i.state("audit-key"), 0o710 | fs.ModeSetgid, a.gateway.uid, a.reviewers},
 		{i.state("policies"), 0o750 | fs.ModeSetgid, a.gateway.uid, a.reviewers},
 		{i.bodies(), 0o750 | fs.ModeSetgid, a.gateway.uid, a.reviewers},
 		{i.secrets(), 0o700, a.broker.uid, a.broker.gid},

@@ -74,8 +74,21 @@ func playRole(t *testing.T, role, dir string) {
 	case "reviewer":
 		key, err := os.ReadFile(filepath.Join(dir, "audit", "log.pub"))
 		must(t, err)
-		if r, err := verify.Verify(filepath.Join(dir, "audit"), string(key), verify.Options{}); err != nil || !r.Whole() {
+		beside := filepath.Join(dir, "audit-key", "key")
+		anchors, err := readAnchors([]string{beside + ".anchor", elsewhere(dir)}, strings.TrimSpace(string(key)))
+		must(t, err)
+		if r, err := verify.Verify(filepath.Join(dir, "audit"), string(key), anchors); err != nil || !r.Whole() || r.Anchors != 2 {
 			t.Errorf("Verify = %v, %v", r, err)
+		}
+		for _, path := range []string{beside, beside + ".hmac"} {
+			if _, err := os.ReadFile(path); !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("reading %s = %v", path, err)
+			}
+		}
+		for _, path := range []string{beside + ".anchor", elsewhere(dir)} {
+			if err := os.WriteFile(path, nil, 0o600); !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("writing %s = %v", path, err)
+			}
 		}
 		files := 0
 		for _, d := range shared {
@@ -96,10 +109,16 @@ func playRole(t *testing.T, role, dir string) {
 	}
 }
 
+// elsewhere is where an anchor is kept that is a file.
+func elsewhere(dir string) string { return filepath.Join(dir, "tmp", "checkpoint") }
+
 func writeAsGateway(t *testing.T, dir string) {
 	t.Helper()
 	syscall.Umask(0o077) // whatever it is
-	l, err := audit.Open(audit.Config{Dir: filepath.Join(dir, "audit"), KeyFile: filepath.Join(dir, "audit-key", "key"), Now: time.Now, SegmentSize: 400})
+	l, err := audit.Open(audit.Config{
+		Dir: filepath.Join(dir, "audit"), KeyFile: filepath.Join(dir, "audit-key", "key"), Now: time.Now,
+		SegmentSize: 400, Anchors: []audit.AnchorTo{audit.AnchorFile(elsewhere(dir))},
+	})
 	must(t, err)
 	for range 5 {
 		must(t, l.Append(t.Context(), &audit.Record{Kind: audit.Admit, Host: "a.test"}))
