@@ -44,10 +44,14 @@ func (s *Server) paced(ctx context.Context, cell string) error {
 	return nil
 }
 
-// boundedBy returns the reason for which a stream was cut, if that was a bound.
+// boundedBy returns the reason for which a stream was cut, if that was a bound, or
+// the log that is down.
 func (st *stream) boundedBy() rules.Reason {
-	if err := st.because(nil); errors.Is(err, errQuiet) || errors.Is(err, errLifetime) {
+	switch err := st.because(nil); {
+	case errors.Is(err, errQuiet), errors.Is(err, errLifetime):
 		return rules.Limit
+	case errors.Is(err, errUnrecorded):
+		return rules.AuditUnavailable
 	}
 	return ""
 }

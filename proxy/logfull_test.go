@@ -96,6 +96,61 @@ func TestEgressStopsWithTheLogLG06(t *testing.T) {
 	}
 }
 
+// TestStreamsEndWithTheLogLG06: what was open before the log's disk became full
+// goes on for a moment, is cut when told that this takes too long, and its
+// outcome is in the log when there is room again, after the gap.
+func TestStreamsEndWithTheLogLG06(t *testing.T) {
+	base := t.TempDir()
+	must(t, syscall.Mount("tmpfs", base, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { _ = syscall.Unmount(base, syscall.MNT_DETACH) })
+	log, err := audit.Open(audit.Config{Dir: filepath.Join(base, "audit"), KeyFile: filepath.Join(t.TempDir(), "key"), Now: time.Now})
+	must(t, err)
+	var l *lab
+	g, err := gate.New(gate.Config{
+		Identity: func(cell string) (gate.Identity, bool) { return l.table.Identity(cell) }, Recorder: log, Now: time.Now, Hash: log.Hash,
+	})
+	must(t, err)
+	cut := make(chan struct{})
+	l = newLab(t, func(c *proxy.Config) { c.Gate, c.Unrecorded = g, cut })
+	l.serveRaw(func(c net.Conn) { _, _ = io.Copy(c, c) })
+	tunnel, err := l.flow(t.Context(), "raw.test:5432")
+	must(t, err)
+	defer tunnel.Close()
+	echo := func() error {
+		if _, err := fmt.Fprint(tunnel, "hello"); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(tunnel, make([]byte, 5))
+		return err
+	}
+	must(t, echo())
+	filler := filepath.Join(base, "filler")
+	if err := os.WriteFile(filler, bytes.Repeat([]byte("x"), 2<<20), 0o600); err == nil {
+		t.Fatal("the disk did not become full")
+	}
+	fillUp(t, log)
+	must(t, echo()) // not at once: most full disks are full for a moment
+	cut <- struct{}{}
+	if n, err := io.Copy(io.Discard, tunnel); err == nil || n > 0 {
+		t.Errorf("the tunnel goes on: %d octets, %v", n, err)
+	}
+	must(t, l.stop()) // its record has been tried
+	must(t, os.Remove(filler))
+	must(t, log.Close())
+	checkGap(t, filepath.Join(base, "audit"), 1)
+	var done []audit.Record
+	for r, err := range query.Records(filepath.Join(base, "audit"), query.Where("kind", "done")) {
+		must(t, err)
+		done = append(done, r)
+	}
+	if len(done) != 1 || done[0].Reason != "audit_unavailable" || done[0].Sent != 10 || done[0].Received != 10 || !strings.Contains(done[0].Error, "the log could not be written for too long") {
+		t.Errorf("outcomes: %+v", done)
+	}
+	if r, err := verify.Verify(filepath.Join(base, "audit"), log.Verifier(), verify.Options{}); err != nil || !r.Whole() {
+		t.Errorf("Verify = %v, %v", r, err)
+	}
+}
+
 // fillUp appends until a record is refused: pages that the log has may have room.
 func fillUp(t *testing.T, log *audit.Log) (refused int) {
 	t.Helper()

@@ -17,6 +17,7 @@ var (
 	errHead       = errors.New("the request head could not be read")
 	errPanic      = errors.New("panic")
 	errRejudged   = errors.New("a change of policy no longer allows it")
+	errUnrecorded = errors.New("the log could not be written for too long")
 	errOwnAddress = errors.New("addressed to the listener itself, not redirected to it")
 	errNoName     = errors.New("TLS without a server name, on a stream that is not terminated")
 )

@@ -73,6 +73,9 @@ type Config struct {
 	// Changed tells that identities or policies changed; streams that are
 	// still open are then judged again. nil: never.
 	Changed <-chan struct{}
+	// Unrecorded tells that what streams do has not been recordable for too long:
+	// all that are open are cut. Nil: never.
+	Unrecorded <-chan struct{}
 	// OriginalDst returns where a redirected connection was going. Default:
 	// the socket option SO_ORIGINAL_DST.
 	OriginalDst func(net.Conn) (netip.AddrPort, error)

@@ -234,7 +234,8 @@ func (st *stream) holds() bool {
 }
 
 // watch judges open streams again when policies change, and ends those that
-// have been quiet, or open, for too long, until stop is closed.
+// have been quiet, or open, for too long, and all when the log is down for too
+// long, until stop is closed.
 func (r *run) watch(stop <-chan struct{}) {
 	const sweeps = 8
 	tick := time.NewTicker(max(r.cfg.Timeouts.Quiet/sweeps, time.Millisecond))
@@ -251,6 +252,8 @@ func (r *run) watch(stop <-chan struct{}) {
 					st.cut(errRejudged)
 				}
 			})
+		case <-r.cfg.Unrecorded:
+			r.cutAll(errUnrecorded, func(*stream) bool { return true })
 		case <-tick.C:
 			r.each(func(st *stream) {
 				if st.run != r {
@@ -269,15 +272,19 @@ func (r *run) watch(stop <-chan struct{}) {
 	}
 }
 
-// endOld ends the connections that have been open for too long: the streams on
-// them first, so that each says why.
+// endOld ends the connections that have been open for too long.
 func (r *run) endOld() {
 	now := r.cfg.Now()
+	r.cutAll(errLifetime, func(st *stream) bool { return st.run == r && now.Sub(st.began) >= r.cfg.Timeouts.Lifetime })
+}
+
+// cutAll cuts the connections of which is true, and the streams on them first,
+// so that each says why.
+func (r *run) cutAll(why error, of func(*stream) bool) {
 	for _, carried := range []bool{true, false} {
 		r.each(func(st *stream) {
-			_, is := st.conn.Conn.(*h2Stream)
-			if st.run == r && is == carried && now.Sub(st.began) >= r.cfg.Timeouts.Lifetime {
-				st.cut(errLifetime)
+			if _, is := st.conn.Conn.(*h2Stream); is == carried && of(st) {
+				st.cut(why)
 			}
 		})
 	}

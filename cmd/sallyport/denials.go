@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"sallyport/audit"
 	"sallyport/proxy"
@@ -34,6 +35,7 @@ func newRecorder(log gate.Recorder, m *metrics) *recorder {
 // Append implements [gate.Recorder].
 func (r *recorder) Append(ctx context.Context, rec *audit.Record) error {
 	if err := r.log.Append(ctx, rec); err != nil {
+		r.unrecorded(rec)
 		return err
 	}
 	r.n.Add(1)
@@ -42,6 +44,21 @@ func (r *recorder) Append(ctx context.Context, rec *audit.Record) error {
 		r.remember(rec)
 	}
 	return nil
+}
+
+// unrecorded remembers what was refused because it could not be recorded: the
+// log has a gap there, so nobody else will tell the run.
+func (r *recorder) unrecorded(rec *audit.Record) {
+	asked := rec.Kind == audit.Admit || rec.Kind == audit.Refuse || rec.Kind == audit.DNS
+	if !asked || rec.Run == "" || reflex(rec) {
+		return
+	}
+	lost := *rec
+	lost.Reason, lost.Rule, lost.ID, lost.Ref = string(rules.AuditUnavailable), "", "", ""
+	if lost.Time.IsZero() {
+		lost.Time = time.Now().UTC()
+	}
+	r.remember(&lost)
 }
 
 // reflex reports a refused query that is no refusal to whoever asked: clients

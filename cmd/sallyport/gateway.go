@@ -232,7 +232,8 @@ func (g *gateway) serve(ctx context.Context, socks *sockets) error {
 	defer stop()
 	changed := make(chan struct{}, 1)
 	defer g.table.Notify(changed)()
-	px, err := g.proxyServer(changed)
+	unrecorded := make(chan struct{})
+	px, err := g.proxyServer(changed, unrecorded)
 	if err != nil {
 		return err
 	}
@@ -247,6 +248,7 @@ func (g *gateway) serve(ctx context.Context, socks *sockets) error {
 		func(ctx context.Context) error { return ns.Serve(ctx, socks.dnsPacket, socks.dnsStream) },
 		func(ctx context.Context) error { return serveHTTP(ctx, ctl, socks.control) },
 		g.expire,
+		func(ctx context.Context) error { return watchLog(ctx, g.records.Ready, unrecorded) },
 	}
 	if g.health != nil {
 		servers = append(servers, func(ctx context.Context) error { return g.serveHealth(ctx, g.health) })

@@ -87,6 +87,35 @@ func openAudit(inst instance, cfg *policyfile.Gateway) (*audit.Log, error) {
 	})
 }
 
+// openWithoutLog is how long what was let through may go on while what becomes of
+// it cannot be recorded. A disk that is full for a moment breaks no download.
+const openWithoutLog = 5 * time.Second
+
+// watchLog tells cut, once each time, that the log has not been ready for so
+// long, until ctx ends.
+func watchLog(ctx context.Context, ready func() error, cut chan<- struct{}) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for down := time.Duration(0); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if ready() == nil {
+			down = 0
+			continue
+		}
+		if down += time.Second; down != openWithoutLog {
+			continue
+		}
+		select {
+		case cut <- struct{}{}:
+		case <-ctx.Done():
+		}
+	}
+}
+
 // anchorsOf makes the ways to the places where checkpoints are kept.
 func anchorsOf(inst instance, cfg *policyfile.Gateway) ([]audit.AnchorTo, error) {
 	var out []audit.AnchorTo

@@ -77,8 +77,9 @@ func (g *gateway) forward(ctx context.Context, p gate.Pass, req *http.Request) (
 	return resp, nil
 }
 
-// proxyServer wires the proxy; changed tells it when identities change.
-func (g *gateway) proxyServer(changed <-chan struct{}) (*proxy.Server, error) {
+// proxyServer wires the proxy; changed tells it when identities change, unrecorded
+// when the log is down for too long.
+func (g *gateway) proxyServer(changed, unrecorded <-chan struct{}) (*proxy.Server, error) {
 	b := g.bounds
 	return proxy.New(proxy.Config{
 		Gate: g.gate, CellOf: g.table.ByAddr, NameOf: g.names.Lookup,
@@ -86,7 +87,7 @@ func (g *gateway) proxyServer(changed <-chan struct{}) (*proxy.Server, error) {
 		Find: g.broker.Find, Inject: g.broker.Inject,
 		Keep:     g.keepBodies,
 		Internal: &proxy.Help{Policy: g.policyText, Denials: g.denials, Ask: g.askAccess, Asked: g.askedFor},
-		Changed:  changed, Log: g.log, Now: time.Now,
+		Changed:  changed, Unrecorded: unrecorded, Log: g.log, Now: time.Now,
 		Limits:   proxy.Limits{ConnsPerCell: b.Connections, Conns: 8 * b.Connections, RequestsPerCell: b.Requests, Requests: 8 * b.Requests, RequestRate: b.RequestRate},
 		Timeouts: proxy.Timeouts{Lifetime: time.Duration(b.Lifetime) * time.Second},
 	})
