@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,7 @@ import (
 	"sallyport/audit/verify"
 	"sallyport/proxy"
 	"sallyport/proxy/dns"
+	"sallyport/rules"
 	"sallyport/rules/gate"
 )
 
@@ -64,7 +66,7 @@ type mix struct {
 	seen     map[string]int    // path → how often an origin saw it
 
 	broken, cut, tunnels, banners, sockets atomic.Int64
-	queries                                atomic.Int64
+	queries, uses                          atomic.Int64
 }
 
 // TestLogIsComplete carries 50,000 requests over every path, with clients and
@@ -119,6 +121,19 @@ func newMix(t *testing.T) *mix {
 	must(t, err)
 	m.lab = newLab(t, func(c *proxy.Config) { c.Gate, c.Limits.RequestRate = g, 1<<20 })
 	m.setPolicy(mixPolicy)
+	m.finds = func(_ string, r *http.Request) []rules.Carry {
+		if strings.HasPrefix(r.URL.Path, "/leak/") {
+			return []rules.Carry{{Credential: "stripe", State: rules.Leaked}}
+		}
+		return nil
+	}
+	m.inject = func(ctx context.Context, p gate.Pass, r *http.Request) error {
+		if r.Method != http.MethodPost || !strings.HasPrefix(r.URL.Path, "/v1/") {
+			return nil
+		}
+		m.uses.Add(1)
+		return g.Used(ctx, p)
+	}
 	for _, h := range []string{"any.test", "few.test"} {
 		m.serveOrigin(h, true, http.HandlerFunc(m.origin))
 	}
@@ -208,6 +223,8 @@ func (m *mix) requests(w way, half, n int) {
 			m.send(client, http.MethodGet, w.url("any.test", "/v1/"+id), nil)
 		case k < 85:
 			m.send(client, http.MethodPost, w.url("any.test", "/v1/"+id), bytes.Repeat([]byte("x"), rng.IntN(8<<10)))
+		case k < 86:
+			m.send(client, http.MethodGet, w.url("any.test", "/leak/"+id), nil)
 		case k < 88:
 			m.send(client, http.MethodGet, w.url("evil.test", "/v1/"+id), nil)
 		case k < 90:
@@ -521,6 +538,15 @@ func (m *mix) compare() {
 
 func (m *mix) sums(b *books, gone int) {
 	t := m.t
+	leaks := 0
+	for _, reason := range m.refused {
+		if reason == string(rules.PlaceholderLeak) {
+			leaks++
+		}
+	}
+	if leaks == 0 || m.uses.Load() == 0 {
+		t.Errorf("%d leaks and %d uses of a credential: the load has none", leaks, m.uses.Load())
+	}
 	unsaid := len(b.refusals) - len(m.refused) - gone
 	for what, c := range map[string][2]int64{
 		"DNS queries":                 {m.queries.Load(), int64(b.names)},
@@ -529,6 +555,8 @@ func (m *mix) sums(b *books, gone int) {
 		"tunnels":                     {mixTunnels, int64(b.tunnels)},
 		"tunnels that came to origin": {m.tunnels.Load(), int64(b.dialled)},
 		"limit":                       {300, int64(b.few)},
+		"uses of a credential":        {m.uses.Load(), int64(b.events["use"])},
+		"leaks of a credential":       {int64(leaks), int64(b.events["leak"])},
 	} {
 		if c[0] != c[1] {
 			t.Errorf("%s: counted %d, recorded %d", what, c[0], c[1])
@@ -549,11 +577,13 @@ type books struct {
 	admits   map[string][]string     // path → ids
 	done     map[string]audit.Record // id → its outcome
 	refusals map[string]string       // id → reason
+	events   map[string]int          // of credentials
+	refs     map[string]bool         // what those are about
 	gone     map[string]int          // path → refusals of clients that had gone
 }
 
 func readBooks(t *testing.T, dir string) *books {
-	b := &books{admits: map[string][]string{}, done: map[string]audit.Record{}, refusals: map[string]string{}, gone: map[string]int{}}
+	b := &books{admits: map[string][]string{}, done: map[string]audit.Record{}, refusals: map[string]string{}, gone: map[string]int{}, events: map[string]int{}, refs: map[string]bool{}}
 	admits := map[string]audit.Record{}
 	for r, err := range query.Records(dir, query.Filter{}) {
 		must(t, err)
@@ -586,9 +616,20 @@ func readBooks(t *testing.T, dir string) *books {
 			if r.Question == "connect" && r.Addr != "" {
 				b.dialled++
 			}
+		case audit.Credential:
+			var data struct{ Event string }
+			must(t, json.Unmarshal(r.Data, &data))
+			b.events[data.Event]++
+			b.refs[r.Ref] = true
 		case audit.Gap:
 			t.Errorf("a gap: %+v", r)
 		default:
+		}
+	}
+	for id := range b.refs {
+		_, admitted := admits[id]
+		if _, refused := b.refusals[id]; !admitted && !refused {
+			t.Errorf("what happened to the credential of %s, of which there is nothing else", id)
 		}
 	}
 	for id, r := range admits {
