@@ -100,7 +100,7 @@ func (p *Policy) letReach(r *Request, d Decision) Decision {
 }
 
 // loosen returns the policy without what some of its rules only observe: their
-// denials, and the methods and paths of what they allow. Nil if none does.
+// denials, and the methods, paths and conditions of what they allow. Nil if none does.
 func (p *Policy) loosen() *Policy {
 	if !slices.ContainsFunc(p.rules, func(r Rule) bool { return r.Observe }) {
 		return nil

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -47,6 +49,59 @@ func printTable(w io.Writer, rows [][]string) error {
 		fmt.Fprintln(tw)
 	}
 	return tw.Flush()
+}
+
+// maxColumns is how wide tables and texts are, but for words that are longer.
+const maxColumns = 100
+
+// printFit is printTable in lines of at most 100 columns. Where they would be wider,
+// the last column is broken into lines; where too little is left for that, each row
+// becomes lines of its own, with the headings before what is in it.
+func printFit(w io.Writer, rows [][]string) error {
+	last := len(rows[0]) - 1
+	before, widest := 0, 0
+	for i := range last {
+		column := 0
+		for _, row := range rows {
+			column = max(column, utf8.RuneCountInString(row[i]))
+		}
+		before += column + 2
+	}
+	for _, row := range rows {
+		widest = max(widest, utf8.RuneCountInString(row[last]))
+	}
+	const least = 24 // columns that are worth breaking text into
+	switch {
+	case before+widest <= maxColumns:
+		return printTable(w, rows)
+	case before+least <= maxColumns:
+		return printTable(w, breakLast(rows, maxColumns-before))
+	}
+	for _, row := range rows[1:] {
+		fmt.Fprintln(w, row[0])
+		for i, cell := range row[1:] {
+			if cell != "" {
+				printWrapped(w, "  ", strings.ToLower(rows[0][i+1])+": "+cell)
+			}
+		}
+	}
+	return nil
+}
+
+// breakLast breaks the cells of the last column into rows of at most limit columns.
+func breakLast(rows [][]string, limit int) (out [][]string) {
+	for _, row := range rows {
+		last := len(row) - 1
+		for i, line := range wrap(row[last], limit) {
+			one := make([]string, len(row))
+			if i == 0 {
+				copy(one, row)
+			}
+			one[last] = line
+			out = append(out, one)
+		}
+	}
+	return out
 }
 
 // counted says how many there are of what a word names.

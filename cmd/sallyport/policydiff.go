@@ -103,6 +103,7 @@ type policyChange struct {
 	Carrying   string         `json:"carrying,omitempty"`
 	Addresses  []string       `json:"addresses,omitempty"`
 	From       string         `json:"from,omitempty"`
+	Until      string         `json:"until,omitempty"` // the day on which the rule expires
 	Part       bool           `json:"in_part,omitempty"`
 	Credential string         `json:"credential,omitempty"`
 	Example    *changeExample `json:"example,omitempty"`
@@ -328,6 +329,9 @@ func changeOf(c *prove.Change) policyChange {
 	if c.From > 0 {
 		out.From = day(c.From)
 	}
+	if c.Rule.Expires > 0 {
+		out.Until = day(c.Rule.Expires)
+	}
 	if now := c.Example.Request.Now; now > 0 {
 		out.Example.At = day(now)
 	}
@@ -392,10 +396,9 @@ func printExample(w io.Writer, e *changeExample) {
 // printWrapped writes text in lines of at most 100 columns, unless a word is
 // longer.
 func printWrapped(w io.Writer, indent, text string) {
-	const width = 100
 	line := indent
 	for word := range strings.SplitSeq(text, " ") {
-		if line != indent && len([]rune(line))+1+len([]rune(word)) > width {
+		if line != indent && len([]rune(line))+1+len([]rune(word)) > maxColumns {
 			fmt.Fprintln(w, line)
 			line = indent + "  "
 		} else if line != indent {

@@ -228,6 +228,7 @@ func printExplanation(w io.Writer, e *explanation) {
 	if e.Verdict == rules.Deny.String() {
 		word = "denied"
 	}
+	line := func(format string, args ...any) { printWrapped(w, "  ", fmt.Sprintf(format, args...)) }
 	fmt.Fprintf(w, "%s: %s (%s)\n", e.Request, word, e.Reason)
 	if e.Reason == string(rules.AuthorityMismatch) {
 		fmt.Fprintln(w, "  Host names another place than the address: the gateway refuses that, whatever rules say")
@@ -240,9 +241,9 @@ func printExplanation(w io.Writer, e *explanation) {
 	}
 	switch own := e.Scope == rules.PolicyScope.String(); {
 	case e.Rule != "" && own:
-		fmt.Fprintf(w, "  by rule %s at %s\n", e.Rule, e.Where)
+		line("by rule %s at %s", e.Rule, e.Where)
 	case e.Rule != "":
-		fmt.Fprintf(w, "  by rule %s at %s, of the scope %s\n", e.Rule, e.Where, e.Scope)
+		line("by rule %s at %s, of the scope %s", e.Rule, e.Where, e.Scope)
 	case !own:
 		fmt.Fprintf(w, "  by the scope %s\n", e.Scope)
 	}
@@ -253,6 +254,6 @@ func printExplanation(w io.Writer, e *explanation) {
 		fmt.Fprintf(w, "  at most %s %s\n", name, e.Limits[name])
 	}
 	for _, n := range e.Near {
-		fmt.Fprintf(w, "  near: rule %s at %s: %s\n", n.Rule, n.Where, n.Text)
+		line("near: rule %s at %s: %s", n.Rule, n.Where, n.Text)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -54,13 +55,25 @@ func printNever(w io.Writer, list []policyfile.NeverResult) {
 	failed := 0
 	for _, n := range list {
 		if n.Failure == "" {
-			fmt.Fprintf(w, "ok    %s  never %s\n", n.Where, n.Text)
+			fmt.Fprintf(w, "ok    %s\n", neverText(n))
 			continue
 		}
 		failed++
-		fmt.Fprintf(w, "FAIL  %s  never %s\n      %s\n", n.Where, n.Text, n.Failure)
+		fmt.Fprintf(w, "FAIL  %s\n", neverText(n))
+		printWrapped(w, "      ", n.Failure)
 	}
 	fmt.Fprintf(w, "%d proved, %d not\n", len(list)-failed, failed)
+}
+
+// neverText is a statement after its place, in lines to stand after a word of four
+// letters.
+func neverText(n policyfile.NeverResult) string {
+	const indent = "        "
+	text := "never " + neverOrigin.ReplaceAllString(n.Text, "")
+	if lead := n.Where + "  "; len(indent)+len(lead)+len(text) <= maxColumns {
+		return lead + text
+	}
+	return n.Where + "\n" + indent + strings.Join(wrap(text, maxColumns-len(indent)), "\n"+indent)
 }
 
 func newPolicyShow() *cobra.Command {
@@ -131,10 +144,10 @@ func ruleLines(list []rules.Rule) []ruleLine {
 }
 
 func printRules(w io.Writer, p *policyfile.PolicyFile) error {
-	fmt.Fprintf(w, "%s %s\n", p.Name, p.Policy.Digest())
+	printWrapped(w, "", p.Name+" "+p.Policy.Digest())
 	rows := [][]string{{"RULE", "ACTION", "CREDENTIAL", "WHERE", "REASON"}}
 	for _, r := range ruleLines(p.Policy.Rules()) {
 		rows = append(rows, []string{r.Rule, r.Action, r.Credential, r.Where, r.Reason})
 	}
-	return printTable(w, rows)
+	return printFit(w, rows)
 }

@@ -77,7 +77,7 @@ func printReload(w, errw io.Writer, out reloadOut) error {
 		_, err := fmt.Fprintln(w, "no sandbox is running")
 		return err
 	}
-	return printTable(w, rows)
+	return printFit(w, rows)
 }
 
 // short is a digest as far as a person compares it.

@@ -18,13 +18,13 @@ func day(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(time.
 func sentence(c *prove.Change) string {
 	switch c.Kind {
 	case prove.NewlyAllowed:
-		return fmt.Sprintf("%s: allowed by %s.%s", about(c), ruleWords(&c.Rule), partly(c, "was allowed before"))
+		return fmt.Sprintf("%s: allowed by %s.%s", about(c), untilWords(&c.Rule), partly(c, "was allowed before"))
 	case prove.NewlyDenied:
-		return fmt.Sprintf("%s: allowed by %s before.%s", about(c), ruleWords(&c.Rule), partly(c, "is allowed still"))
+		return fmt.Sprintf("%s: allowed by %s before.%s", about(c), untilWords(&c.Rule), partly(c, "is allowed still"))
 	case prove.CredentialGranted:
-		return fmt.Sprintf("Credential %s is added to %s, by %s.%s", c.Credential, about(c), ruleWords(&c.Rule), partly(c, "was added before"))
+		return fmt.Sprintf("Credential %s is added to %s, by %s.%s", c.Credential, about(c), untilWords(&c.Rule), partly(c, "was added before"))
 	case prove.CredentialWithdrawn:
-		return fmt.Sprintf("Credential %s is no longer added to %s, as it was by %s.%s", c.Credential, about(c), ruleWords(&c.Rule), partly(c, "is added still"))
+		return fmt.Sprintf("Credential %s is no longer added to %s, as it was by %s.%s", c.Credential, about(c), untilWords(&c.Rule), partly(c, "is added still"))
 	case prove.OwnKeyAllowed:
 		return fmt.Sprintf("A caller's own key in the place of credential %s on %s: it was refused, since the old policy grants the credential there.",
 			c.Credential, strings.Join(c.Hosts, ", "))
@@ -43,6 +43,19 @@ func partly(c *prove.Change, what string) string {
 		return " Some of it " + what + "."
 	}
 	return ""
+}
+
+// untilWords are ruleWords with the day on which the rule expires.
+func untilWords(r *rules.Rule) string {
+	words := ruleWords(r)
+	if r.Expires == 0 {
+		return words
+	}
+	until := "until " + day(r.Expires)
+	if bare, ok := strings.CutSuffix(words, ")"); ok {
+		return bare + ", " + until + ")"
+	}
+	return words + " (" + until + ")"
 }
 
 func ruleWords(r *rules.Rule) string {

@@ -157,7 +157,7 @@ func printTested(w io.Writer, t *testedFile, cover, verbose bool) {
 		}
 	}
 	for _, n := range t.Never {
-		fmt.Fprintf(w, "--- FAIL: never %s\n    %s: %s\n", n.Text, n.Where, n.Failure)
+		fmt.Fprintf(w, "--- FAIL: never %s\n    %s: %s\n", neverOrigin.ReplaceAllString(n.Text, ""), n.Where, n.Failure)
 	}
 	if len(t.Errors) > 0 {
 		fmt.Fprintf(w, "FAIL  %s  [does not load]\n", t.File)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -116,7 +115,7 @@ func newPresetList() *cobra.Command {
 			if asJSON {
 				return printJSON(c.OutOrStdout(), list)
 			}
-			return printTable(c.OutOrStdout(), rows)
+			return printFit(c.OutOrStdout(), rows)
 		},
 	}
 	addOutput(c)
@@ -163,28 +162,43 @@ of its parameters are examples. With --file it prints the preset's own file.`,
 }
 
 func printPreset(w io.Writer, p *presetOut) error {
-	fmt.Fprintf(w, "%s: %s\n%s, %d tests\n\n", p.Preset, p.Description, p.Digest, p.Tests)
-	var values []string
+	printWrapped(w, "", p.Preset+": "+p.Description)
+	fmt.Fprintf(w, "%s, %d tests\n\n", p.Digest, p.Tests)
 	for _, x := range p.Parameters {
-		fmt.Fprintf(w, "  %s: %s\n", x.Name, x.Description)
-		values = append(values, x.Name+": ["+strings.Join(x.Example, ", ")+"]")
+		printWrapped(w, "  ", x.Name+": "+x.Description)
 	}
-	include := "{preset: " + p.Preset
-	if len(values) > 0 {
+	if len(p.Parameters) > 0 {
 		fmt.Fprintln(w)
-		include += ", with: {" + strings.Join(values, ", ") + "}"
 	}
-	if p.Credential {
-		include += ", credential: NAME"
-	}
-	fmt.Fprintf(w, "include:\n  - %s}\n\n", include)
+	fmt.Fprintf(w, "include:\n%s\n", p.include())
 	for _, r := range p.Rules {
-		fmt.Fprintf(w, "%s %s: %s\n  %s %s\n", r.Action, r.Rule, r.Reason, strings.Join(r.Methods, ","), strings.Join(r.Hosts, " "))
+		printWrapped(w, "", r.Action+" "+r.Rule+": "+r.Reason)
+		printWrapped(w, "  ", strings.Join(r.Methods, ",")+" "+strings.Join(r.Hosts, " "))
 		for _, path := range r.Paths {
 			fmt.Fprintf(w, "    %s\n", path)
 		}
 	}
-	lines := slices.Collect(strings.Lines(p.Leaks))
-	_, err := fmt.Fprintf(w, "\nwhat could leak:\n  %s\n", strings.Join(lines, "  "))
+	const indent = "  "
+	_, err := fmt.Fprintf(w, "\nwhat could leak:\n%s%s\n", indent, strings.Join(wrap(p.Leaks, maxColumns-len(indent)), "\n"+indent))
 	return err
+}
+
+// include is an entry under include, to be copied: in one line, or where that is
+// too long in one for each key.
+func (p *presetOut) include() string {
+	parts := []string{"preset: " + p.Preset}
+	var values []string
+	for _, x := range p.Parameters {
+		values = append(values, x.Name+": ["+strings.Join(x.Example, ", ")+"]")
+	}
+	if len(values) > 0 {
+		parts = append(parts, "with: {"+strings.Join(values, ", ")+"}")
+	}
+	if p.Credential {
+		parts = append(parts, "credential: NAME")
+	}
+	if line := "  - {" + strings.Join(parts, ", ") + "}"; len(line) <= maxColumns {
+		return line + "\n"
+	}
+	return "  - " + strings.Join(parts, "\n    ") + "\n"
 }

@@ -253,6 +253,26 @@ var lookupForm = &form{what: "a look-up", keys: []keyForm{
 }}
 
 // policyForm is a policy file.
+// presetForm is of the files that this program brings along: nobody else writes
+// them, so that no schema has it.
+func presetForm() *form {
+	return &form{what: "a preset", keys: []keyForm{
+		{name: "apiVersion", form: word(APIVersion)},
+		{name: "kind", form: word(KindPreset)},
+		{name: "metadata", form: metadataForm},
+		{name: "version", form: &form{typ: "integer"}},
+		{name: "leaks", form: &form{typ: "string"}},
+		{name: "parameters", form: &form{list: &form{what: "a parameter", keys: []keyForm{
+			{name: "name", form: &form{typ: "string"}},
+			{name: "type", form: &form{typ: "string"}},
+			{name: "description", form: &form{typ: "string"}},
+			{name: "example", form: listOf(&form{typ: "string"})},
+		}}}},
+		{name: "rules", form: anyListOf(ruleForm)},
+		{name: "tests", form: &form{list: testForm()}},
+	}}
+}
+
 func policyForm() *form {
 	return &form{what: "a policy", extra: object{"anyOf": needsOne("rules", "include")}, keys: []keyForm{
 		{name: "apiVersion", required: true, form: word(APIVersion), doc: "the version of the language"},

@@ -48,7 +48,7 @@ func Format(name string, data []byte) ([]byte, error) {
 
 // openAny opens a file of any kind that people write.
 func openAny(name string, data []byte) (*file, *ast.MappingNode, string) {
-	for _, kind := range []string{KindCredential, KindGateway} {
+	for _, kind := range []string{KindCredential, KindGateway, KindPreset} {
 		if !bytes.Contains(data, []byte(kind)) {
 			continue
 		}
@@ -66,6 +66,8 @@ func formOf(kind string) *form {
 		return credentialForm()
 	case KindGateway:
 		return gatewayForm()
+	case KindPreset:
+		return presetForm()
 	default:
 		return policyForm()
 	}
