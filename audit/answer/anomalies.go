@@ -110,7 +110,10 @@ func (h *hunt) domains() error {
 		}
 		known[d] = true
 		verdict := "admitted"
-		if f.Verdict == "deny" {
+		switch {
+		case f.Admitted > 0 && f.Refused > 0:
+			verdict = fmt.Sprintf("admitted %d times and refused %d times", f.Admitted, f.Refused)
+		case f.Refused > 0:
 			verdict = "refused"
 		}
 		h.add(NewDomain, f.Host, f.Run, f.Time.UnixNano(), []string{f.ID},

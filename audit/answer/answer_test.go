@@ -207,8 +207,8 @@ func TestNew(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []answer.First{
-		{Host: "evil.example", Time: at(2*time.Hour + 4*time.Second), ID: "R2", Run: "RUNB", Verdict: "deny", Count: 1},
-		{Host: "api.stripe.com", Method: "DELETE", Time: at(3 * time.Hour), ID: "X1", Run: "RUNA", Verdict: "inspect", Count: 1},
+		{Host: "evil.example", Time: at(2*time.Hour + 4*time.Second), ID: "R2", Run: "RUNB", Verdict: "deny", Refused: 1},
+		{Host: "api.stripe.com", Method: "DELETE", Time: at(3 * time.Hour), ID: "X1", Run: "RUNA", Verdict: "inspect", Admitted: 1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("New (-want +got):\n%s", diff)

@@ -77,8 +77,10 @@ type First struct {
 	Time    time.Time `json:"time"`
 	ID      string    `json:"id"` // of the first record
 	Run     string    `json:"run,omitempty"`
-	Verdict string    `json:"verdict,omitempty"`
-	Count   int64     `json:"count"`
+	Verdict string    `json:"verdict,omitempty"` // of the first record
+	// Admitted and Refused count requests and names together.
+	Admitted int64 `json:"admitted"`
+	Refused  int64 `json:"refused"`
 }
 
 // New returns the hosts that the span knows and the baseline does not, and the
@@ -88,14 +90,14 @@ func New(ctx context.Context, x *index.Index, span, baseline Span) ([]First, err
 	old, oldArgs := baseline.facts()
 	rows, err := x.DB().QueryContext(ctx, `
 		WITH old AS MATERIALIZED (SELECT DISTINCT host, method FROM `+old+` WHERE host <> ''),
-		fresh AS (SELECT host, method, min(first) AS first, min(seq) AS seq, sum(n) AS n FROM `+now+`
+		fresh AS (SELECT host, method, min(first) AS first, min(seq) AS seq, sum(n) AS n, sum(iif(`+isDenied+`, n, 0)) AS no FROM `+now+`
 			WHERE host <> '' AND kind IN ('admit', 'refuse', 'dns') GROUP BY host, method),
 		found AS (
-			SELECT host, '' AS method, min(first) AS first, min(seq) AS seq, sum(n) AS n FROM fresh
+			SELECT host, '' AS method, min(first) AS first, min(seq) AS seq, sum(n) AS n, sum(no) AS no FROM fresh
 				WHERE host NOT IN (SELECT host FROM old) GROUP BY host
-			UNION ALL SELECT host, method, first, seq, n FROM fresh WHERE method <> ''
+			UNION ALL SELECT host, method, first, seq, n, no FROM fresh WHERE method <> ''
 				AND host IN (SELECT host FROM old) AND (host, method) NOT IN (SELECT host, method FROM old))
-		SELECT f.host, f.method, f.first, r.id, r.run, r.verdict, f.n
+		SELECT f.host, f.method, f.first, r.id, r.run, r.verdict, f.n - f.no, f.no
 			FROM found f JOIN records r ON r.seq = f.seq ORDER BY f.first, f.host, f.method`,
 		append(oldArgs, args...)...)
 	if err != nil {
@@ -106,7 +108,7 @@ func New(ctx context.Context, x *index.Index, span, baseline Span) ([]First, err
 	for rows.Next() {
 		var f First
 		var at int64
-		if err := rows.Scan(&f.Host, &f.Method, &at, &f.ID, &f.Run, &f.Verdict, &f.Count); err != nil {
+		if err := rows.Scan(&f.Host, &f.Method, &at, &f.ID, &f.Run, &f.Verdict, &f.Admitted, &f.Refused); err != nil {
 			return nil, fmt.Errorf("asking the index: %w", err)
 		}
 		f.Time = time.Unix(0, at).UTC()

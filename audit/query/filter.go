@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"sallyport/audit"
+	"sallyport/rules"
+	"sallyport/rules/near"
 )
 
 // Filter says which records are wanted. The zero Filter wants them all.
@@ -148,7 +150,7 @@ func (f *Filter) add(t term, now time.Time) error {
 	case numberFields[t.field] != nil:
 		return f.addNumber(t)
 	case textFields[t.field] == nil:
-		return fmt.Errorf("there is no field %q; there are %s", t.field, strings.Join(Fields(), " "))
+		return fmt.Errorf("there is no field %q%s", t.field, meantField(t.field))
 	case t.op != "=" && t.op != "!=" && t.op != "~" && t.op != "!~":
 		return fmt.Errorf("%s is text: it can be asked with = != ~ !~, not %q", t.field, t.op)
 	}
@@ -164,6 +166,7 @@ func (f *Filter) add(t term, now time.Time) error {
 // find nothing, and nothing found is an answer that people believe.
 var closed = map[string][]string{
 	"verdict":  {"deny", "tunnel", "inspect"},
+	"reason":   reasons(),
 	"question": {"resolve", "connect", "hello", "fetch", "reach"},
 	"listener": {"transparent", "explicit", "dns"},
 	"kind": {
@@ -173,6 +176,28 @@ var closed = map[string][]string{
 	},
 }
 
+// otherwise are the fields that hold what people look for under another name.
+var otherwise = map[string]string{
+	"name": "host", "domain": "host", "sni": "host", "url": "host and path", "uri": "path", "ip": "addr", "address": "addr",
+	"source": "client", "src": "client", "dst": "addr", "code": "status", "type": "qtype", "event": "kind", "action": "verdict",
+	"decision": "verdict", "bytes": "sent and received", "duration": "us", "protocol": "proto", "query": "query_hash",
+	"from": "since", "to": "until", "after": "since", "before": "until", "time": "since and until",
+}
+
+func meantField(field string) string {
+	if o := otherwise[field]; o != "" {
+		return "; what it would hold is in " + o
+	}
+	return near.Hint(field, Fields())
+}
+
+func reasons() (names []string) {
+	for _, r := range rules.Reasons() {
+		names = append(names, string(r))
+	}
+	return names
+}
+
 func checkClosed(t term) error {
 	known := closed[t.field]
 	if known == nil || t.op != "=" && t.op != "!=" {
@@ -180,6 +205,9 @@ func checkClosed(t term) error {
 	}
 	for _, v := range t.values {
 		if v != "" && !slices.Contains(known, v) { // "" is for records without it
+			if m := near.Hint(v, known); m != "" {
+				return fmt.Errorf("%s is never %q%s", t.field, v, m)
+			}
 			return fmt.Errorf("%s is never %q; it is one of %s", t.field, v, strings.Join(known, " "))
 		}
 	}

@@ -11,13 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
-
 	"sallyport/audit"
+	"sallyport/audit/segment"
 )
 
 // Segment is one file of a log.
@@ -27,11 +24,6 @@ type Segment struct {
 	Packed bool  // compressed with zstd
 	Size   int64 // of the file
 }
-
-const (
-	suffixPlain  = ".jsonl"
-	suffixPacked = ".jsonl.zst"
-)
 
 // Segments returns the segments of the log in dir, in their order. Of one that
 // is there both packed and plain it returns the plain one.
@@ -56,22 +48,15 @@ func Segments(dir string) ([]Segment, error) {
 }
 
 func segmentFile(dir string, n fs.DirEntry) (Segment, bool) {
-	digits, packed := strings.CutSuffix(n.Name(), suffixPacked)
-	if !packed {
-		var plain bool
-		if digits, plain = strings.CutSuffix(n.Name(), suffixPlain); !plain {
-			return Segment{}, false
-		}
-	}
-	first, err := strconv.ParseUint(digits, 10, 63)
-	if err != nil || !n.Type().IsRegular() {
+	first, packed, ok := segment.Parse(n.Name())
+	if !ok || !n.Type().IsRegular() {
 		return Segment{}, false
 	}
 	st, err := n.Info()
 	if err != nil {
 		return Segment{}, false // it has gone meanwhile
 	}
-	return Segment{int64(first), filepath.Join(dir, n.Name()), packed, st.Size()}, true
+	return Segment{first, filepath.Join(dir, n.Name()), packed, st.Size()}, true
 }
 
 // Open returns the lines of s. A segment that was packed since it was listed is
@@ -80,7 +65,7 @@ func (s Segment) Open() (io.ReadCloser, error) {
 	f, err := os.Open(s.Path)
 	if errors.Is(err, fs.ErrNotExist) && !s.Packed {
 		s.Packed = true
-		f, err = os.Open(s.Path + ".zst")
+		f, err = os.Open(s.Path + segment.PackedSuffix)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the log: %w", err)
@@ -88,26 +73,20 @@ func (s Segment) Open() (io.ReadCloser, error) {
 	if !s.Packed {
 		return f, nil
 	}
-	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+	lines, err := segment.Unpack(f)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("reading %s: %w", s.Path, err), f.Close())
 	}
-	return &packed{z, f}, nil
+	return &packed{lines, f}, nil
 }
 
-// maxWindow bounds what a packed segment makes its reader keep.
-const maxWindow = 16 << 20
-
 type packed struct {
-	*zstd.Decoder
+	io.ReadCloser
 	f *os.File
 }
 
 // Close implements [io.Closer].
-func (p *packed) Close() error {
-	p.Decoder.Close()
-	return p.f.Close()
-}
+func (p *packed) Close() error { return errors.Join(p.ReadCloser.Close(), p.f.Close()) }
 
 // clockMargin is how far the clock may have been set back while the log was
 // written.

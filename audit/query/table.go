@@ -186,6 +186,8 @@ func What(r *audit.Record) string {
 		return join(ofRun(r), r.Run, r.Error)
 	case audit.CellUp, audit.CellDown:
 		return join(r.Run, r.Cell, r.Error, brief(r.Data))
+	case audit.PolicyLoad, audit.PolicyRefuse:
+		return join(shortDigest(r.Policy), r.Run, r.Error, brief(r.Data))
 	default:
 		return join(r.Run, place(r), r.Error, brief(r.Data))
 	}
@@ -300,6 +302,9 @@ func ofRun(r *audit.Record) string {
 	}
 	return fmt.Sprintf("%s %d, %d denied", d.Cause, d.Exit, d.Denied)
 }
+
+// shortDigest is enough of a digest to tell policies apart.
+func shortDigest(digest string) string { return digest[:min(len(digest), len("sha256:")+12)] }
 
 // brief is the start of what a record carries beside its fields.
 func brief(data json.RawMessage) string { return string(data[:min(len(data), 200)]) }

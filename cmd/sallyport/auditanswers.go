@@ -225,7 +225,7 @@ func newAuditNew() *cobra.Command {
 		Short: "List hosts and methods that were not seen before",
 		Long: `New lists the hosts that were asked for since a time and never in the baseline before it, and
 methods that are new at a host which is known. The baseline is all of the log before that
-time, or with --baseline as much of it.`,
+time, or with --baseline as much of it. Names and requests are counted together.`,
 		Example: "  sallyport audit new --since 24h\n  sallyport audit new --since 2h --baseline 30d -o json",
 		Args:    exactArgs(0),
 	}
@@ -238,15 +238,15 @@ time, or with --baseline as much of it.`,
 		list, err := answer.New(c.Context(), x, span, base)
 		return append([]answer.First{}, list...), err
 	}, func(w io.Writer, list []answer.First) error {
-		rows := [][]string{{"FIRST", "NEW", "HOST", "VERDICT", "COUNT", "ID"}}
+		rows := [][]string{{"FIRST", "NEW", "HOST", "ADMITTED", "REFUSED", "ID"}}
 		for _, f := range list {
 			what := "host"
 			if f.Method != "" {
 				what = f.Method
 			}
 			rows = append(rows, []string{
-				f.Time.Format("01-02 15:04:05"), query.Printable(what), query.Fit(query.Printable(f.Host), 34),
-				query.Printable(f.Verdict), number(f.Count), query.Printable(f.ID),
+				f.Time.Format("01-02 15:04:05"), query.Fit(query.Printable(what), 9), query.Fit(query.Printable(f.Host), 26),
+				number(f.Admitted), number(f.Refused), query.Printable(f.ID),
 			})
 		}
 		return printTable(w, rows)
@@ -410,45 +410,4 @@ func readValue(r io.Reader) (string, error) {
 		return "", usage(errors.New("the value is longer than 1 MiB"))
 	}
 	return strings.TrimSuffix(string(text), "\n"), nil
-}
-
-// printSQL answers a question of the asker's own.
-func printSQL(c *cobra.Command, question string) error {
-	asJSON, err := outputJSON(c)
-	if err != nil {
-		return err
-	}
-	return withIndex(c, func(x *index.Index) error {
-		w := bufio.NewWriter(c.OutOrStdout())
-		var heads []string
-		for row, err := range x.SQL(c.Context(), question) {
-			if err != nil {
-				return usage(hint(err, "the tables are records, log (records with a readable time) and hours"))
-			}
-			cells := make([]string, len(row))
-			object := map[string]any{}
-			for i, v := range row {
-				if text, ok := v.([]byte); ok {
-					v = string(text)
-				}
-				cells[i] = query.Printable(fmt.Sprint(v))
-				if heads != nil {
-					object[heads[i]] = v
-				}
-			}
-			switch {
-			case asJSON && heads != nil:
-				err = query.Object(w, object)
-			case !asJSON:
-				_, err = fmt.Fprintln(w, strings.Join(cells, "\t"))
-			}
-			if err != nil {
-				return err
-			}
-			if heads == nil {
-				heads = cells
-			}
-		}
-		return w.Flush()
-	})
 }

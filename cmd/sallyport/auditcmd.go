@@ -109,12 +109,14 @@ func addFilter(c *cobra.Command) {
 
 func newAuditQuery() *cobra.Command {
 	var question string
+	var limit time.Duration
 	c := &cobra.Command{
 		Use:   "query [FILTER...]",
 		Short: "Print the records that match",
 		Long: "Query prints the records that match.\n\n" + filterHelp + `
 With --sql it answers a question in SQLite's language instead, out of the index: records has a
-column for every field of a record, log adds the time as text (at), hours holds counts by hour.
+column for every field of a record, log adds the time as text (at), hours holds counts by hour;
+--sql .schema lists the columns.
 With --jq each record that matches goes through a program in the language of jq, as it stands in
 the log; text that it makes is printed as it is, or with -o json as JSON.`,
 		Example: `  sallyport audit query 'host~stripe verdict=deny since=2h'
@@ -127,8 +129,8 @@ the log; text that it makes is printed as it is, or with -o json as JSON.`,
 			if question != "" && len(args) > 0 {
 				return usage(hint(errors.New("a filter and --sql do not go together"), "put it into the question: WHERE host LIKE '%%stripe%%'"))
 			}
-			if question != "" {
-				return printSQL(c, question)
+			if c.Flags().Changed("sql") {
+				return printSQL(c, question, limit)
 			}
 			dir, _, err := auditDirOf(c)
 			if err != nil {
@@ -142,6 +144,7 @@ the log; text that it makes is printed as it is, or with -o json as JSON.`,
 		},
 	}
 	c.Flags().StringVar(&question, "sql", "", "a question to the index, which can change nothing")
+	c.Flags().DurationVar(&limit, "timeout", 10*time.Minute, "with --sql: how long it may take")
 	addJQ(c, "print what a program in jq's language makes of each record")
 	addFilter(c)
 	return c

@@ -10,6 +10,7 @@ import (
 
 	"sallyport/rules"
 	"sallyport/rules/detect"
+	"sallyport/rules/near"
 )
 
 // Detector returns the servers that a package manager is configured with, at least
@@ -31,7 +32,7 @@ func (d *policyDoc) readDetectInclude(seen map[string]ast.Node) {
 	d.strs(func(n ast.Node, s string) {
 		switch {
 		case !slices.Contains(detect.Names(), s):
-			d.errorf(n, "%q is none of %s%s", s, list(detect.Names()), meant(s, detect.Names()))
+			d.errorf(n, "%q is none of %s%s", s, list(detect.Names()), near.Hint(s, detect.Names()))
 		case slices.Contains(managers, s):
 			d.errorf(n, "%s stands twice", s)
 		default:

@@ -8,6 +8,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"sallyport/rules"
+	"sallyport/rules/near"
 	"sallyport/rules/target"
 )
 
@@ -81,7 +82,7 @@ func (d *policyDoc) lookupType(n ast.Node, s string, dst *[]string) {
 	case s == "A":
 		d.errorf(n, "A is always answered, with an address by which the gateway knows the name, and never looked up for a sandbox; leave it out")
 	case !slices.Contains(lookupTypes, s):
-		d.errorf(n, "%q is none of %s%s", s, list(lookupTypes), meant(s, lookupTypes))
+		d.errorf(n, "%q is none of %s%s", s, list(lookupTypes), near.Hint(s, lookupTypes))
 	case slices.Contains(*dst, s):
 		d.errorf(n, "%s stands twice", s)
 	default:

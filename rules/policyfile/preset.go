@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"sallyport/rules"
+	"sallyport/rules/near"
 	"sallyport/rules/preset"
 )
 
@@ -354,7 +355,7 @@ func NearPreset(ref string) string {
 	if len(versions) > 0 {
 		return fmt.Sprintf("; there is %s", list(versions))
 	}
-	if s := meant(name+"@"+orAny(version, "1"), preset.Refs()); s != "" {
+	if s := near.Hint(name+"@"+orAny(version, "1"), preset.Refs()); s != "" {
 		return s
 	}
 	return "; sallyport preset ls lists them"

@@ -8,6 +8,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
+
+	"sallyport/rules/near"
 )
 
 // key is a key of a mapping and what reads its value.
@@ -95,7 +97,7 @@ func names(keys []key) []string {
 
 // hint says what was meant or, failing that, what there is.
 func hint(word string, known []string) string {
-	if s := meant(word, known); s != "" {
+	if s := near.Hint(word, known); s != "" {
 		return s
 	}
 	return "; it has " + list(known)
@@ -185,7 +187,7 @@ func (f *file) word(known []string, read func(string)) func(ast.Node) {
 		switch {
 		case len(f.errs) > before:
 		case !slices.Contains(known, s):
-			f.errorf(n, "%q is none of %s%s", s, list(known), meant(s, known))
+			f.errorf(n, "%q is none of %s%s", s, list(known), near.Hint(s, known))
 		default:
 			read(s)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"sallyport/rules"
+	"sallyport/rules/near"
 	"sallyport/rules/target"
 )
 
@@ -280,7 +281,7 @@ func missing(name string, known []string) string {
 	if len(known) == 0 {
 		return "; no credential is known here"
 	}
-	if s := meant(name, known); s != "" {
+	if s := near.Hint(name, known); s != "" {
 		return s
 	}
 	return "; there is " + list(known)
