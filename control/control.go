@@ -45,6 +45,11 @@ type Origin struct {
 	// Detected is what was found for the policy when the run began: the image and
 	// the variables of who started it are not asked again.
 	Detected []Detected `json:"detected,omitempty"`
+	// Workspace is the directory whose files are for the sandbox to change, "" for
+	// none, and Owner the user id of who asked for the run: no policy is read that
+	// lies there, or belongs to anybody but Owner and root.
+	Workspace string `json:"workspace,omitempty"`
+	Owner     int    `json:"owner,omitempty"`
 }
 
 // Detected is a server that a package manager is configured with, by name alone:

@@ -87,6 +87,7 @@ type policySource struct {
 	floor  string            // file that it stands under, "" for none
 	from   string            // file that the floor was made of, "" for the same
 	narrow string            // file that narrows it, "" for none
+	place  *place            // where it may lie, with all that it is made of; nil for anywhere
 	seen   func(path string) // told of every file that is asked for; may be nil
 	// detect tells what package managers are configured with; nil detects nothing.
 	detect policyfile.Detector
@@ -97,7 +98,7 @@ type policySource struct {
 // lies in its directory: no path and no link leads out of it. A file of another
 // scope that cannot be read hides no error of the policy's own.
 func readPolicy(src policySource, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
-	in, done, err := openInput("policy", src.path, src.seen)
+	in, done, err := openInput("policy", src.path, src.seen, src.place)
 	defer done()
 	errs := []error{err}
 	in.Detect, in.Stop = src.detect, src.stop
@@ -108,7 +109,11 @@ func readPolicy(src policySource, creds []policyfile.Credential) (*policyfile.Po
 		if other.path == "" {
 			continue
 		}
-		input, done, err := openInput(other.what, other.path, src.seen)
+		place := src.place
+		if other.what == "floor" && src.from != "" {
+			place = nil // a copy: what it was made of was looked at
+		}
+		input, done, err := openInput(other.what, other.path, src.seen, place)
 		defer done()
 		if err != nil {
 			errs = append(errs, err)
@@ -132,8 +137,8 @@ func readPolicy(src policySource, creds []policyfile.Credential) (*policyfile.Po
 }
 
 // openInput opens a file of a scope, what, and the directory of what it includes;
-// done is to be called in any case.
-func openInput(what, path string, seen func(string)) (in *policyfile.Input, done func(), err error) {
+// done is to be called in any case. place is where they may lie, nil for anywhere.
+func openInput(what, path string, seen func(string), place *place) (in *policyfile.Input, done func(), err error) {
 	if seen == nil {
 		seen = func(string) {}
 	}
@@ -142,17 +147,22 @@ func openInput(what, path string, seen func(string)) (in *policyfile.Input, done
 	if in.Data, err = readFile(path); err != nil {
 		return in, done, fmt.Errorf("%s: %w", what, err)
 	}
+	if place != nil {
+		if err := place.check(path); err != nil {
+			return in, done, fmt.Errorf("%s: %w", what, err)
+		}
+	}
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
 		return in, done, fmt.Errorf("%s: %w", what, err)
 	}
-	in.Files = seenFS{dir.FS(), func(name string) { seen(filepath.Join(filepath.Dir(path), name)) }}
+	in.Files = &seenFS{dir.FS(), filepath.Dir(path), seen, place}
 	return in, func() { _ = dir.Close() }, nil
 }
 
-// readFloor reads a floor by itself.
-func readFloor(path string, creds []policyfile.Credential) (*policyfile.PolicyFile, error) {
-	in, done, err := openInput("floor", path, nil)
+// readFloor reads a floor by itself. place is where it may lie, nil for anywhere.
+func readFloor(path string, creds []policyfile.Credential, place *place) (*policyfile.PolicyFile, error) {
+	in, done, err := openInput("floor", path, nil, place)
 	defer done()
 	if err != nil {
 		return nil, err
@@ -160,21 +170,31 @@ func readFloor(path string, creds []policyfile.Credential) (*policyfile.PolicyFi
 	return policyfile.ReadFloor(*in, creds)
 }
 
-// seenFS tells which files were asked for, also those that are not there.
+// seenFS is a directory of what is included. It tells which files were asked for,
+// also those that are not there, and opens none that lies where it must not.
 type seenFS struct {
 	fs.FS
-	seen func(name string)
+	dir   string // its path
+	seen  func(path string)
+	place *place // nil for anywhere
 }
 
 // Open implements [fs.FS].
-func (s seenFS) Open(name string) (fs.File, error) {
-	s.seen(name)
-	return s.FS.Open(name)
+func (s *seenFS) Open(name string) (fs.File, error) {
+	s.seen(filepath.Join(s.dir, name))
+	f, err := s.FS.Open(name)
+	if err != nil || s.place == nil {
+		return f, err
+	}
+	if err := s.place.checkIncluded(s.dir, name, f, s.FS); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // Stat implements [fs.StatFS].
-func (s seenFS) Stat(name string) (fs.FileInfo, error) {
-	s.seen(name)
+func (s *seenFS) Stat(name string) (fs.FileInfo, error) {
+	s.seen(filepath.Join(s.dir, name))
 	return fs.Stat(s.FS, name)
 }
 

@@ -157,7 +157,7 @@ func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Log
 		return nil, err
 	}
 	if path := inst.under(); path != "" {
-		floor, err := readFloor(path, g.creds)
+		floor, err := readFloor(path, g.creds, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,9 +56,105 @@ func TestPolicyUnderTheSandboxsHands(t *testing.T) {
 		if workspace != "" {
 			workspace = path(workspace)
 		}
-		err := checkPolicyPlace(path(tt.policy), workspace)
+		err := (&place{workspace: workspace, owner: os.Getuid()}).check(path(tt.policy))
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("-p %s --workspace %s: %v, want %q", tt.policy, tt.workspace, err, tt.want)
 		}
+	}
+}
+
+// TestNothingIsReadFromOtherHands: CF-10 for each file that decides what a sandbox
+// may reach: whoever reads it, when a run begins or when it is read again.
+func TestNothingIsReadFromOtherHands(t *testing.T) {
+	const stranger = 54321
+	chmod := func(mode os.FileMode) func(string) error { return func(f string) error { return os.Chmod(f, mode) } }
+	chown := func(f string) error { return os.Chown(f, stranger, 0) }
+	link := func(st *stage) func(string) error {
+		return func(f string) error { // to what lies in the workspace
+			st.must(os.Rename(f, st.path("work/moved.yaml")))
+			return os.Symlink("../work/moved.yaml", f)
+		}
+	}
+	for _, tt := range []struct {
+		name, file string
+		spoil      func(*stage) func(string) error
+		want       string
+	}{
+		{"a policy that others write", "pol/p.yaml", func(*stage) func(string) error { return chmod(0o646) }, "everybody may write"},
+		{"a policy of a stranger", "pol/p.yaml", func(*stage) func(string) error { return chown }, "belongs to user 54321, who is neither root nor root"},
+		{"a policy that leads into the workspace", "pol/p.yaml", link, "for the sandbox to change"},
+		{"a directory that others write", "pol", func(*stage) func(string) error { return chmod(0o777) }, "everybody may exchange"},
+		{"a directory of a stranger", "pol", func(*stage) func(string) error { return chown }, "belongs to user 54321"},
+		{"an include that others write", "pol/sub/inc.yaml", func(*stage) func(string) error { return chmod(0o666) }, "everybody may write"},
+		{"an include of a stranger", "pol/sub/inc.yaml", func(*stage) func(string) error { return chown }, "belongs to user 54321"},
+		{"a directory of includes that others write", "pol/sub", func(*stage) func(string) error { return chmod(0o777) }, "everybody may exchange"},
+		{"what narrows but others write", "nar/n.yaml", func(*stage) func(string) error { return chmod(0o666) }, "everybody may write"},
+		{"what narrows of a stranger", "nar/n.yaml", func(*stage) func(string) error { return chown }, "belongs to user 54321"},
+		{"an include of what narrows", "nar/more.yaml", func(*stage) func(string) error { return chown }, "belongs to user 54321"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			st := newStage(t)
+			for _, d := range []string{"pol/sub", "nar", "work"} {
+				st.must(os.MkdirAll(st.path(d), 0o755))
+			}
+			st.write("pol/p.yaml", policyText("include: [{file: sub/inc.yaml}]\n"+oneHost))
+			st.write("pol/sub/inc.yaml", policyText(strings.ReplaceAll(oneHost, "one", "inc")))
+			st.write("nar/n.yaml", policyText("include: [{file: more.yaml}]\n"+strings.ReplaceAll(oneHost, "id: one", "id: narrowed")))
+			st.write("nar/more.yaml", policyText(strings.ReplaceAll(oneHost, "one", "more")))
+			src := policySource{path: st.path("pol/p.yaml"), narrow: st.path("nar/n.yaml"), place: &place{workspace: st.path("work")}}
+			p, err := loadPolicy(src, nil)
+			st.must(err) // the twin: as it stands it is read
+			f, err := st.tryAttachFrom("aaaaaaaa", "run-a", src.path, p)
+			st.must(err)
+			f.Origin.Narrow, f.Origin.Workspace = src.narrow, src.place.workspace
+			st.must(f.Write(st.inst.cells(), 0))
+			if out := st.reloader.reload(t.Context(), "command"); !out.ok() || out.Runs[0].Outcome != kept {
+				t.Fatalf("as it stands: %+v", out)
+			}
+			st.must(tt.spoil(st)(st.path(tt.file)))
+			if _, err := loadPolicy(src, nil); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("a run: %v, want %q", err, tt.want)
+			}
+			out := st.reloader.reload(t.Context(), "command")
+			if out.ok() || !strings.Contains(out.Runs[0].Error, tt.want) || st.force("aaaaaaaa") != p.digest {
+				t.Errorf("a reload: %+v, want %q", out, tt.want)
+			}
+		})
+	}
+}
+
+// TestFloorAndCredentialsFromOtherHands: CF-10 for what up reads.
+func TestFloorAndCredentialsFromOtherHands(t *testing.T) {
+	st := newStage(t)
+	s := newSupervisor(st.inst, io.Discard, &st.said)
+	st.must(os.MkdirAll(st.path("fl/sub"), 0o755))
+	st.write("fl/floor.yaml", policyText("include: [{file: sub/inc.yaml}]\n"))
+	st.write("fl/sub/inc.yaml", policyText("rules:\n  - {id: org, reason: r, deny: {host: no.example.com}}\n"))
+	for _, tt := range []struct {
+		file string
+		read func() error
+	}{
+		{"fl/floor.yaml", func() error { return s.stageFloor(st.path("fl/floor.yaml")) }},
+		{"fl/sub/inc.yaml", func() error { return s.stageFloor(st.path("fl/floor.yaml")) }},
+		{"creds/api.yaml", func() error { return s.stageCredentials(st.path("creds")) }},
+	} {
+		st.must(tt.read()) // the twin
+		for want, spoil := range map[string]func(string) error{
+			"everybody may write":   func(f string) error { return os.Chmod(f, 0o666) },
+			"belongs to user 54321": func(f string) error { return os.Chown(f, 54321, 0) },
+		} {
+			st.must(spoil(st.path(tt.file)))
+			if err := tt.read(); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", tt.file, err, want)
+			}
+			if strings.HasPrefix(tt.file, "creds") {
+				if out := st.reloader.reload(t.Context(), "command"); !strings.Contains(out.Credentials, want) {
+					t.Errorf("%s, again: %+v, want %q", tt.file, out, want)
+				}
+			}
+			st.must(os.Chmod(st.path(tt.file), 0o644))
+			st.must(os.Chown(st.path(tt.file), 0, 0))
+		}
+		st.must(tt.read())
 	}
 }

@@ -358,7 +358,7 @@ func (p *pass) refuse(ctx context.Context, run *reloadedRun, digest string, err 
 
 // originKey tells policies apart that are read from different places.
 func originKey(o *control.Origin) string {
-	return fmt.Sprintf("%s\x00%s\x00%v", o.File, o.Narrow, o.Detected)
+	return fmt.Sprintf("%s\x00%s\x00%v\x00%s\x00%d", o.File, o.Narrow, o.Detected, o.Workspace, o.Owner)
 }
 
 // readOrigin reads a policy as it stands in its files now.
@@ -382,7 +382,10 @@ func (p *pass) readOnce(ctx context.Context, o *control.Origin, key string, got 
 	}
 	if got.err == nil {
 		note := func(path string) { seen = append(seen, path) }
-		got.policy, got.err = p.load(policySource{path: o.File, floor: p.s.inst.under(), from: p.s.inst.floorFrom(), narrow: o.Narrow, seen: note, detect: keptDetector(o.Detected), stop: ctx.Err}, p.creds)
+		got.policy, got.err = p.load(policySource{
+			path: o.File, floor: p.s.inst.under(), from: p.s.inst.floorFrom(), narrow: o.Narrow, place: &place{o.Workspace, o.Owner},
+			seen: note, detect: keptDetector(o.Detected), stop: ctx.Err,
+		}, p.creds)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sallyport/audit"
 	"sallyport/audit/query"
 	"sallyport/broker"
@@ -208,6 +210,7 @@ func (st *stage) tryAttach(id, run string, p *policy) (*control.CellFile, error)
 
 func (st *stage) tryAttachFrom(id, run, file string, p *policy) (*control.CellFile, error) {
 	st.t.Helper()
+	unlock := st.lockPolicies()
 	st.must(os.WriteFile(control.PolicyPath(st.inst.policies(), p.digest), p.text, 0o640))
 	f := control.CellFile{
 		Cell: id, Run: run, Sandbox: netip.AddrFrom4([4]byte{10, 213, id[0], 2}), Gateway: netip.AddrFrom4([4]byte{10, 213, id[0], 1}),
@@ -219,7 +222,18 @@ func (st *stage) tryAttachFrom(id, run, file string, p *policy) (*control.CellFi
 		st.must(err)
 	}
 	st.must(f.Write(st.inst.cells(), 0))
+	unlock()
 	return &f, st.inst.gatewayCalls().Attach(st.t.Context(), id)
+}
+
+// lockPolicies keeps policies that no cell names yet from being removed, as the
+// launcher does it.
+func (st *stage) lockPolicies() (unlock func()) {
+	st.t.Helper()
+	dir, err := os.Open(st.inst.policies())
+	st.must(err)
+	st.must(unix.Flock(int(dir.Fd()), unix.LOCK_EX))
+	return func() { _ = dir.Close() }
 }
 
 // force returns the digest of what a cell is under, at the gateway and in its file.

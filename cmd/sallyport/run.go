@@ -201,17 +201,10 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string, read 
 		return nil, err
 	}
 	src := policySource{path: o.policy, floor: inst.under(), from: inst.floorFrom(), narrow: o.narrow, detect: d.find}
+	src.place = &place{workspace: o.workspace, owner: asker().UID}
 	p, err := loadPolicy(src, creds)
 	if err != nil {
 		return nil, err
-	}
-	for _, path := range []string{o.policy, o.narrow} {
-		if path == "" {
-			continue
-		}
-		if err := checkPolicyPlace(path, o.workspace); err != nil {
-			return nil, err
-		}
 	}
 	file, err := filepath.Abs(o.policy)
 	if err != nil {
@@ -223,9 +216,16 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string, read 
 			return nil, usage(err)
 		}
 	}
+	workspace := o.workspace
+	if workspace != "" {
+		if workspace, err = filepath.Abs(workspace); err != nil {
+			return nil, usage(err)
+		}
+	}
+	origin := &control.Origin{File: file, Narrow: narrow, Detected: d.detected(), Workspace: workspace, Owner: asker().UID}
 	s := &launcher.Spec{
 		Image: args[0], Argv: args[1:], Isolation: launcher.Isolation(o.isolation),
-		Policy:      launcher.Policy{Name: p.name, Digest: p.digest, Source: p.text, Origin: &control.Origin{File: file, Narrow: narrow, Detected: d.detected()}},
+		Policy:      launcher.Policy{Name: p.name, Digest: p.digest, Source: p.text, Origin: origin},
 		Credentials: p.rules.Credentials(), Env: o.env, Dir: o.dir,
 		Workspace: o.workspace, Export: o.export, Limits: launcher.Limits{Time: o.timeout}, Asker: asker(),
 	}

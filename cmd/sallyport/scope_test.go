@@ -15,7 +15,7 @@ func TestGatewayHoldsTheFloor(t *testing.T) {
 	st.write("p.yaml", policyText(twoHosts))
 	s := newSupervisor(st.inst, st.reloader.s.out, &st.said)
 	st.must(s.stageFloor(st.path("org.yaml")))
-	floor, err := readFloor(st.inst.under(), nil)
+	floor, err := readFloor(st.inst.under(), nil, nil)
 	st.must(err)
 	st.gateway.floor = floor.Floor // as openGateway reads it
 	bare, err := loadPolicy(policySource{path: st.path("p.yaml")}, nil)

@@ -105,7 +105,7 @@ func (s *supervisor) stageFloor(path string) error {
 	if err != nil {
 		return err
 	}
-	p, err := readFloor(path, creds)
+	p, err := readFloor(path, creds, &place{owner: asker().UID})
 	if err != nil {
 		return usage(err)
 	}
@@ -201,7 +201,11 @@ func readCredentialFiles(dir string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	where := &place{owner: asker().UID}
 	for _, path := range paths {
+		if err := where.check(path); err != nil {
+			return nil, fmt.Errorf("credentials: %w", err)
+		}
 		text, err := readFile(path)
 		if err != nil {
 			return nil, err
