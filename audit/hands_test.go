@@ -31,6 +31,11 @@ func TestHandsOnALiveLogLG06(t *testing.T) {
 			"directory moved", func(c audit.Config) error { return os.Rename(c.Dir, c.Dir+".old") },
 			func(c audit.Config) error { return os.Rename(c.Dir+".old", c.Dir) }, "is gone",
 		},
+		{
+			"directory made a link to a copy", func(c audit.Config) error {
+				return errors.Join(os.CopyFS(c.Dir+".copy", os.DirFS(c.Dir)), os.Rename(c.Dir, c.Dir+".old"), os.Symlink(c.Dir+".copy", c.Dir))
+			}, func(c audit.Config) error { return errors.Join(os.Remove(c.Dir), os.Rename(c.Dir+".old", c.Dir)) }, "was replaced by another file",
+		},
 		{"segment replaced", func(c audit.Config) error {
 			return errors.Join(os.Remove(seg(c)), os.WriteFile(filepath.Join(c.Dir, "000000000000.jsonl"), []byte("{}\n"), 0o640))
 		}, func(c audit.Config) error { return os.Remove(seg(c)) }, "is gone"},

@@ -7,11 +7,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"sallyport/audit"
+	"sallyport/audit/segment"
 )
 
 func mustUnmarshal(t testing.TB, data []byte, v any) {
@@ -36,7 +38,7 @@ func TestKilledChild(t *testing.T) {
 	}
 	l := mustOpen(t, audit.Config{
 		Dir: dir + "/audit", KeyFile: dir + "/key", Now: time.Now, Durability: durability,
-		Interval: 3 * time.Millisecond, SegmentSize: 40 << 10,
+		Interval: 3 * time.Millisecond, SegmentSize: 40 << 10, Pack: os.Getenv(childEnv+"_PACK") != "",
 	})
 	var mu sync.Mutex
 	out := os.NewFile(3, "acknowledged")
@@ -57,8 +59,9 @@ func TestKilledChild(t *testing.T) {
 	select {} // until it is killed
 }
 
-// TestKill kills a writer 200 times at random moments: whatever it was told is written
-// is there, in its place, and the log goes on.
+// TestKill kills a writer 200 times at random moments, also while it ends and packs
+// segments: whatever it was told is written is there, in its place, and the log
+// goes on.
 func TestKill(t *testing.T) {
 	base := tempDir(t)
 	want := map[uint64]string{}
@@ -82,7 +85,7 @@ func TestKill(t *testing.T) {
 			}
 		}
 	}
-	recs := records(t, base+"/audit")
+	recs := allRecords(t, base+"/audit")
 	gaps := 0
 	for _, r := range recs {
 		if r.Kind == audit.Gap {
@@ -97,7 +100,16 @@ func TestKill(t *testing.T) {
 	if gaps != rounds {
 		t.Errorf("%d gap records, want one for each kill", gaps)
 	}
-	t.Logf("%d records, %d of them acknowledged", len(recs), len(want))
+	packed := 0
+	for _, name := range segments(t, base+"/audit") {
+		if strings.HasSuffix(name, segment.PackedSuffix) {
+			packed++
+		}
+	}
+	if packed == 0 {
+		t.Error("no segment was packed")
+	}
+	t.Logf("%d records, %d of them acknowledged; %d packed segments", len(recs), len(want), packed)
 }
 
 // killOnce starts a writer, and kills it some time after so many records were
@@ -110,6 +122,9 @@ func killOnce(t *testing.T, base string, d audit.Durability, acks int, then time
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledChild$")
 	cmd.Env = append(os.Environ(), childEnv+"="+base, childEnv+"_DURABILITY="+d.String())
+	if len(want)%3 == 0 { // about one in three packs
+		cmd.Env = append(cmd.Env, childEnv+"_PACK=yes")
+	}
 	cmd.ExtraFiles = []*os.File{write}
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {

@@ -289,9 +289,10 @@ func Open(dir, sha string, who ...age.Identity) ([]byte, error) {
 	return text, nil
 }
 
-// Prune removes the messages that were kept before a time.
-func (s *Store) Prune(before time.Time) error {
-	dir, err := os.OpenRoot(s.cfg.Dir)
+// Prune removes the messages in a directory that were kept before a time, whoever can
+// read them.
+func Prune(path string, before time.Time) error {
+	dir, err := os.OpenRoot(path)
 	if err != nil {
 		return fmt.Errorf("removing old bodies: %w", err)
 	}

@@ -221,7 +221,7 @@ func TestPrune(t *testing.T) {
 	if err := os.Chtimes(capture.Path(k.dir, old.SHA256), then, then); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Prune(time.Now().Add(-50 * time.Hour)); err != nil {
+	if err := capture.Prune(k.dir, time.Now().Add(-50*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(capture.Path(k.dir, old.SHA256)); !errors.Is(err, os.ErrNotExist) {

@@ -98,12 +98,13 @@ func (k *keptExchange) Done() json.RawMessage {
 	return out
 }
 
-// pruneBodies removes bodies with the records that name them.
+// pruneBodies removes bodies with the records that name them, also where none are
+// kept any more.
 func (g *gateway) pruneBodies(keep time.Duration) error {
-	if g.bodies == nil || keep <= 0 {
+	if keep <= 0 {
 		return nil
 	}
-	return g.bodies.Prune(time.Now().Add(-keep))
+	return capture.Prune(g.inst.bodies(), time.Now().Add(-keep))
 }
 
 // pruning does so every hour.
