@@ -258,7 +258,13 @@ func (p *process) stop() error {
 }
 
 func startUp(instance string) (*process, error) {
-	p, err := startProcess(commandOf(instance, "up", "--config", filepath.Join(w.dir, "config.yaml"), "--credentials", filepath.Join(w.dir, "credentials")))
+	return startUpWith(instance, filepath.Join(w.dir, "config.yaml"))
+}
+
+// startUpWith is startUp with a configuration, and flags of up.
+func startUpWith(instance, config string, flags ...string) (*process, error) {
+	line := append([]string{"up", "--config", config, "--credentials", filepath.Join(w.dir, "credentials")}, flags...)
+	p, err := startProcess(commandOf(instance, line...))
 	if err != nil {
 		return nil, err
 	}
