@@ -24,7 +24,7 @@ const (
 // segmentName returns the name of the segment that begins with record first.
 func segmentName(first uint64) string { return segment.Name(int64(first)) }
 
-// marks is the signed side of the log: what follows the segments once a second.
+// marks is the signed side of the log: what follows the segments twice a second.
 type marks struct {
 	mu       sync.Mutex // guards all of it; held over I/O, since nothing waits for it but checkpoints
 	hist     *tail

@@ -76,7 +76,7 @@ func (t *Tail) span(at time.Time) {
 		t.last = at
 	}
 	if d := t.last.Sub(t.oldest); d > Young {
-		t.wrong("they span %v, and a checkpoint is signed every second", d.Round(time.Millisecond))
+		t.wrong("they span %v, and a checkpoint is signed every half second", d.Round(time.Millisecond))
 	}
 }
 
