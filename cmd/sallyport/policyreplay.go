@@ -118,7 +118,8 @@ func (r *replay) read(recs iter.Seq2[audit.Record, error], before, after *rules.
 func decidedByPolicy(r rules.Reason) bool {
 	switch r {
 	case rules.Allowed, rules.HostNotAllowed, rules.AddressNotAllowed, rules.PortNotAllowed, rules.ProtocolNotAllowed, rules.MethodNotAllowed,
-		rules.PathNotAllowed, rules.PathAmbiguous, rules.DeniedByRule, rules.RuleExpired, rules.TypeNotAllowed, rules.CredentialNeedsTLS:
+		rules.PathNotAllowed, rules.PathAmbiguous, rules.QueryNotAllowed, rules.QueryAmbiguous, rules.HeaderNotAllowed,
+		rules.DeniedByRule, rules.RuleExpired, rules.TypeNotAllowed, rules.CredentialNeedsTLS:
 		return true
 	default:
 		return false

@@ -192,8 +192,12 @@ func (f *file) parse(text, kind string) *ast.MappingNode {
 			GetMessage() string
 		}
 		if errors.As(err, &syntax) && syntax.GetToken() != nil {
-			p := syntax.GetToken().Position
-			f.errorAt(p.Line, p.Column, "not YAML: %s", syntax.GetMessage())
+			p, what := syntax.GetToken().Position, syntax.GetMessage()
+			if strings.Contains(what, "'\t'") {
+				f.errorAt(p.Line, p.Column, "a tab does not indent in YAML: write blanks")
+				return nil
+			}
+			f.errorAt(p.Line, p.Column, "not YAML: %s", what)
 			return nil
 		}
 		f.errorAt(1, 1, "not YAML: %v", err)
