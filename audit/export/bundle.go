@@ -35,6 +35,7 @@ type BundleConfig struct {
 type BundleReport struct {
 	Records     int `json:"records"`
 	Policies    int `json:"policies"`
+	Runs        int `json:"runs"` // whose manifest or result is in it
 	Checkpoints int `json:"checkpoints"`
 	// Uncovered records match and are not in the bundle: no checkpoint covers them yet.
 	Uncovered int      `json:"uncovered,omitempty"`
@@ -55,45 +56,56 @@ const (
 	bundleRecords = "records.jsonl"
 	bundleProofs  = "proofs/"
 	bundlePolicy  = "policies/"
+	bundleRun     = "runs/"
 	bundleKey     = "log.pub"
 	bundleHistory = "checkpoints"
 	bundleReadme  = "README.txt"
 )
 
+// chosen are the records of a bundle, and their proofs.
+type chosen struct {
+	records map[int64]audit.Record
+	proofs  []*verify.Proof
+}
+
+// choose checks the whole log and proves the records that match.
+func choose(cfg BundleConfig) (chosen, error) {
+	out := chosen{records: map[int64]audit.Record{}}
+	near, err := surroundingsOf(cfg)
+	if err != nil {
+		return out, err
+	}
+	out.proofs, err = verify.ProveAll(cfg.Dir, cfg.Key, func(line []byte) bool {
+		var r audit.Record
+		if json.Unmarshal(line, &r) != nil || !cfg.Filter.Match(&r) && !near.holds(&r) {
+			return false
+		}
+		out.records[int64(r.Seq)] = r
+		return len(out.records) <= MaxBundle
+	})
+	uncovered := len(out.records) - len(out.proofs)
+	switch {
+	case err != nil:
+		return out, err
+	case len(out.records) > MaxBundle:
+		return out, fmt.Errorf("%w: %d at most", ErrTooMany, MaxBundle)
+	case uncovered > 0 && !cfg.Covered:
+		return out, fmt.Errorf("%d of %d records are %w", uncovered, len(out.records), ErrUncovered)
+	}
+	return out, nil
+}
+
 // Bundle checks the whole log and writes a ZIP archive of the records that
 // match: what can be kept, and proved, without the log.
 func Bundle(w io.Writer, cfg BundleConfig) (BundleReport, error) {
 	var out BundleReport
-	recs := map[int64]audit.Record{}
-	proofs, err := verify.ProveAll(cfg.Dir, cfg.Key, func(line []byte) bool {
-		var r audit.Record
-		if json.Unmarshal(line, &r) != nil || !cfg.Filter.Match(&r) {
-			return false
-		}
-		recs[int64(r.Seq)] = r
-		return len(recs) <= MaxBundle
-	})
-	switch {
-	case err != nil:
+	these, err := choose(cfg)
+	out.Uncovered = len(these.records) - len(these.proofs)
+	if err != nil {
 		return out, err
-	case len(recs) > MaxBundle:
-		return out, fmt.Errorf("%w: %d at most", ErrTooMany, MaxBundle)
-	}
-	if out.Uncovered = len(recs) - len(proofs); out.Uncovered > 0 && !cfg.Covered {
-		return out, fmt.Errorf("%d of %d records are %w", out.Uncovered, len(recs), ErrUncovered)
 	}
 	b := &bundle{zip: zip.NewWriter(w), now: cfg.Now.UTC()}
-	var lines bytes.Buffer
-	digests := map[string]bool{}
-	for _, p := range proofs {
-		lines.Write(append(bytes.Clone(p.Record), '\n'))
-		b.add(fmt.Sprintf("%s%012d.proof", bundleProofs, p.Index), p.Marshal())
-		if d := recs[p.Index].Policy; d != "" {
-			digests[d] = true
-		}
-	}
-	out.Records = len(proofs)
-	b.add(bundleRecords, lines.Bytes())
+	digests := b.addRecords(these, &out)
 	b.add(bundleKey, []byte(strings.TrimSpace(cfg.Key)+"\n"))
 	history, err := os.ReadFile(filepath.Join(cfg.Dir, bundleHistory))
 	if err != nil {
@@ -114,6 +126,32 @@ func Bundle(w io.Writer, cfg BundleConfig) (BundleReport, error) {
 		return out, fmt.Errorf("bundling: %w", b.err)
 	}
 	return out, nil
+}
+
+// addRecords adds the records, a proof of each, and what they tell of runs. It
+// returns the policies that they name.
+func (b *bundle) addRecords(these chosen, out *BundleReport) (policies map[string]bool) {
+	var lines bytes.Buffer
+	policies, runs := map[string]bool{}, manifests{}
+	for _, p := range these.proofs {
+		r := these.records[p.Index]
+		runs.take(&r)
+		lines.Write(append(bytes.Clone(p.Record), '\n'))
+		b.add(fmt.Sprintf("%s%012d.proof", bundleProofs, p.Index), p.Marshal())
+		if r.Policy != "" {
+			policies[r.Policy] = true
+		}
+	}
+	out.Records, out.Runs = len(these.proofs), len(runs)
+	for _, name := range slices.Sorted(maps.Keys(runs)) {
+		text, err := runs.text(name)
+		if err != nil && b.err == nil {
+			b.err = err
+		}
+		b.add(name, text)
+	}
+	b.add(bundleRecords, lines.Bytes())
+	return policies
 }
 
 // addPolicies adds the texts of the policies that records name, and notes which
@@ -172,6 +210,8 @@ Made on %s.
 records.jsonl    %d records, one JSON object a line, as they stand in the log
 proofs/          a proof for each: its line, its path through the log's Merkle
                  tree (C2SP tlog-proof), and a checkpoint that was signed
+runs/            %d runs: what was started, and how it ended, out of their
+                 run.start and run.end records, to be read
 policies/        %d policies that the records name, each by its SHA-256%s
 checkpoints      every checkpoint of the log at that time, %d
 log.pub          the public key that the checkpoints are signed with
@@ -187,7 +227,7 @@ names; the checkpoint is a signed note (C2SP signed-note, Ed25519).
 
 What this shows: each record was in the log, at its place, when the checkpoint
 was signed, and is unchanged. What it does not: which other records there are.
-`, now.Format(time.RFC3339), r.Records, r.Policies, absent(r.Absent), r.Checkpoints)
+`, now.Format(time.RFC3339), r.Records, r.Runs, r.Policies, absent(r.Absent), r.Checkpoints)
 }
 
 func absent(digests []string) string {
@@ -210,7 +250,7 @@ func CheckBundle(path, key string) (BundleReport, error) {
 		return BundleReport{}, fmt.Errorf("reading the bundle: %w", err)
 	}
 	defer z.Close() //nolint:errcheck // it was only read
-	b := &opened{key: key, files: map[string][]byte{}, named: map[string]bool{}}
+	b := &opened{key: key, files: map[string][]byte{}, named: map[string]bool{}, runs: manifests{}}
 	for _, f := range z.File { // proofs stand in the order of their records
 		if _, twice := b.files[f.Name]; twice {
 			return b.BundleReport, fmt.Errorf("%q is there twice", f.Name)
@@ -237,6 +277,7 @@ type opened struct {
 	files  map[string][]byte
 	proved bytes.Buffer    // records that have a proof
 	signed [][]byte        // the checkpoints of the proofs
+	runs   manifests       // of the records
 	named  map[string]bool // policies that records name
 	made   time.Time
 }
@@ -259,6 +300,8 @@ func (b *opened) take(name string, data []byte) error {
 			return fmt.Errorf("%q is not the policy of its name", name)
 		}
 		b.Policies++
+	case strings.HasPrefix(name, bundleRun): // compared when all records were seen
+		b.Runs++
 	case name != bundleRecords && name != bundleKey && name != bundleHistory && name != bundleReadme:
 		return fmt.Errorf("%q is no file of a bundle", name)
 	}
@@ -276,6 +319,7 @@ func (b *opened) proof(name string, p *verify.Proof) error {
 	if r.Policy != "" {
 		b.named[r.Policy] = true
 	}
+	b.runs.take(&r)
 	b.proved.Write(append(bytes.Clone(p.Record), '\n'))
 	b.signed = append(b.signed, p.Checkpoint)
 	b.Records++
@@ -309,7 +353,23 @@ func (b *opened) whole() error {
 			return fmt.Errorf("%s lacks the checkpoint of a proof", bundleHistory)
 		}
 	}
+	if err := b.manifests(); err != nil {
+		return err
+	}
 	return b.policies()
+}
+
+// manifests checks that what is told of runs is what the records tell.
+func (b *opened) manifests() error {
+	if b.Runs != len(b.runs) {
+		return fmt.Errorf("%s tells of %d runs, and the records of %d", bundleRun, b.Runs, len(b.runs))
+	}
+	for name := range b.runs {
+		if text, err := b.runs.text(name); err != nil || !bytes.Equal(text, b.files[name]) {
+			return fmt.Errorf("%q is not what the records tell of the run", name)
+		}
+	}
+	return nil
 }
 
 // policies checks that each policy is one that a record names, and that the

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,12 +34,22 @@ func bundled(t *testing.T) (path, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	add := func(r audit.Record) {
+		t.Helper()
+		if err := l.Append(t.Context(), &r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(audit.Record{Kind: audit.RunStart, Run: "r1", Policy: digest, Data: []byte(`{"image":"one"}`)})
+	add(audit.Record{Kind: audit.RunStart, Run: "r2", Policy: digest, Data: []byte(`{"image":"two"}`)})
 	for i := range 30 {
 		r := audit.Record{Kind: audit.Admit, Run: []string{"r1", "r2"}[i%2], Policy: []string{digest, "sha256:../../secret"}[i/29], Host: "h.example"}
 		if err := l.Append(t.Context(), &r); err != nil {
 			t.Fatal(err)
 		}
 	}
+	add(audit.Record{Kind: audit.RunEnd, Run: "r2", Policy: digest, Data: []byte(`{"exit":3}`)})
+	add(audit.Record{Kind: audit.RunEnd, Run: "r1", Policy: digest, Data: []byte(`{"exit":4}`)})
 	key = l.Verifier()
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -46,12 +57,16 @@ func bundled(t *testing.T) (path, key string) {
 	if err := os.WriteFile(filepath.Join(base, hex.EncodeToString(sum[:])+".yaml"), []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	filter, err := query.Parse("run=r2 kind=admit", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
 	var b bytes.Buffer
 	r, err := export.Bundle(&b, export.BundleConfig{
-		Dir: filepath.Join(base, "audit"), Key: key, Policies: base, Filter: query.Where("run", "r2"), Now: time.Now(),
+		Dir: filepath.Join(base, "audit"), Key: key, Policies: base, Filter: filter, Now: time.Now(),
 	})
-	if err != nil || r.Records != 15 || r.Policies != 1 || len(r.Absent) != 1 {
-		t.Fatalf("Bundle = %+v, %v, want 15 records, a policy, and one that is absent", r, err)
+	if err != nil || r.Records != 17 || r.Runs != 1 || r.Policies != 1 || len(r.Absent) != 1 {
+		t.Fatalf("Bundle = %+v, %v, want 15 records and those of their run, a policy, and one that is absent", r, err)
 	}
 	path = filepath.Join(base, "bundle.zip")
 	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
@@ -62,7 +77,7 @@ func bundled(t *testing.T) (path, key string) {
 
 func TestBundle(t *testing.T) {
 	path, key := bundled(t)
-	if r, err := export.CheckBundle(path, key); err != nil || r.Records != 15 || r.Policies != 1 {
+	if r, err := export.CheckBundle(path, key); err != nil || r.Records != 17 || r.Runs != 1 || r.Policies != 1 {
 		t.Errorf("CheckBundle = %+v, %v", r, err)
 	}
 	z, err := zip.OpenReader(path)
@@ -74,6 +89,10 @@ func TestBundle(t *testing.T) {
 		if _, err := z.Open(name); err != nil {
 			t.Errorf("the bundle has no %s: %v", name, err)
 		}
+	}
+	text, err := fs.ReadFile(z, "runs/r2.json")
+	if err != nil || !bytes.Contains(text, []byte(`"image": "two"`)) || !bytes.Contains(text, []byte(`"exit": 3`)) {
+		t.Errorf("the manifest of the run is %s, %v", text, err)
 	}
 }
 
@@ -101,6 +120,13 @@ func TestCheckBundleRefuses(t *testing.T) {
 		"policy changed": func(name string, data []byte) ([]byte, bool) {
 			return append(data, "\n"[:strings.Count(name, "policies/")]...), true
 		},
+		"manifest changed": func(name string, data []byte) ([]byte, bool) {
+			if name == "runs/r2.json" {
+				data = bytes.Replace(data, []byte("two"), []byte("one"), 1)
+			}
+			return data, true
+		},
+		"manifest gone":    func(name string, data []byte) ([]byte, bool) { return data, name != "runs/r2.json" },
 		"policy gone":      func(name string, data []byte) ([]byte, bool) { return data, !strings.HasPrefix(name, "policies/") },
 		"checkpoints gone": func(name string, data []byte) ([]byte, bool) { return data, name != "checkpoints" },
 		"checkpoints cut": func(name string, data []byte) ([]byte, bool) {

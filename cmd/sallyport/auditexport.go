@@ -24,8 +24,8 @@ func newAuditExport() *cobra.Command {
 		Long: `Export writes the records that match in another form: jsonl, csv, har (HTTP Archive 1.2), ocsf
 (1.3: HTTP 4002 and DNS 4003 activity), ecs (Elastic Common Schema), cef, otlp (OTLP/HTTP JSON,
 a request a line) or parquet. These are views, and prove nothing. With --bundle it writes a ZIP
-archive instead that can be checked without the log: records, proofs, policies, checkpoints, the
-public key, and a README that says how.
+archive instead that can be checked without the log: records, how their runs began and ended,
+proofs, policies, checkpoints, the public key, and a README that says how.
 
 ` + filterHelp,
 		Example: `  sallyport audit export --format csv --run 01J... > run.csv
@@ -142,7 +142,7 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 	if asJSON {
 		return printJSON(c.OutOrStdout(), r)
 	}
-	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %d records with their proofs, %d policies\n", path, r.Records, r.Policies)
+	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %d records with their proofs, %d policies, %d runs\n", path, r.Records, r.Policies, r.Runs)
 	if r.Uncovered > 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d records were left out: no checkpoint covers them yet\n", r.Uncovered)
 	}
@@ -176,7 +176,7 @@ func verifyBundle(c *cobra.Command, path, keyFile string) error {
 	if err != nil {
 		return hint(fmt.Errorf("the bundle is not good: %w", err), "ask for it again, and compare the keys")
 	}
-	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %d records of the log that was signed with this key, %d policies\n", r.Records, r.Policies)
+	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %d records of the log that was signed with this key, %d policies, %d runs\n", r.Records, r.Policies, r.Runs)
 	for _, d := range r.Absent {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: policy %s is named and not in the bundle\n", query.Printable(d))
 	}

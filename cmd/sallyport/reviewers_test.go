@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -97,6 +98,7 @@ func playRole(t *testing.T, role, dir string) {
 		if files < 6 {
 			t.Errorf("only %d files were read", files)
 		}
+		reviewByCommand(t, dir)
 		if _, err := os.ReadDir(filepath.Join(dir, "audit-key")); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("reading the keys = %v", err)
 		}
@@ -106,6 +108,39 @@ func playRole(t *testing.T, role, dir string) {
 				t.Errorf("reading %s = %v", d, err)
 			}
 		}
+	}
+}
+
+// reviewByCommand asks the log as a reviewer does at a terminal: everything but
+// for the key of the hashes, which is not theirs.
+func reviewByCommand(t *testing.T, dir string) {
+	t.Helper()
+	log, own := filepath.Join(dir, "audit"), t.TempDir()
+	ask := func(args ...string) (code int, said string) {
+		var out, errs bytes.Buffer
+		args = append(args, "--dir", log, "--index", filepath.Join(own, "index.db"))
+		code = run(t.Context(), args, strings.NewReader(""), &out, &errs)
+		return code, out.String() + errs.String()
+	}
+	key := filepath.Join(log, "log.pub")
+	for _, tt := range [][]string{
+		{"audit", "query"},
+		{"audit", "query", "--sql", "SELECT count(*) AS n FROM log"},
+		{"audit", "verify", "--key", key},
+		{"audit", "index"},
+		{"audit", "top"},
+		{"audit", "new", "--since", "1h"},
+		{"audit", "anomalies"},
+		{"audit", "export", "--format", "csv"},
+		{"audit", "export", "--key", key, "--bundle", filepath.Join(own, "case.zip"), "--covered"},
+	} {
+		if code, said := ask(tt...); code != 0 {
+			t.Errorf("%v: exit code %d: %s", tt, code, said)
+		}
+	}
+	code, said := ask("audit", "hash", "--key", filepath.Join(dir, "audit-key", "key"), "x")
+	if code == 0 || !strings.Contains(said, "permission denied") || !strings.Contains(said, "hint: sallyport audit hash --key") {
+		t.Errorf("hash without the key: exit code %d: %s", code, said)
 	}
 }
 
