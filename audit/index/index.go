@@ -101,6 +101,11 @@ func dsn(path, mode string, pragmas ...string) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
 }
 
+// Damaged reports whether an answer out of an index failed because its file is
+// no whole database any more. Damage that is not where Open and Update look is
+// seen only then.
+func Damaged(err error) bool { return damaged(err) }
+
 // damaged reports whether an error says that the file is no whole database.
 func damaged(err error) bool {
 	bad, ok := errors.AsType[*sqlite.Error](err)

@@ -73,7 +73,10 @@ func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res in
 	if res.Bad > 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d lines of the log are no records: sallyport audit verify\n", res.Bad)
 	}
-	return res, explainNone(use(x))
+	if err = use(x); index.Damaged(err) {
+		return res, hint(fmt.Errorf("the index is damaged: %w", err), "rm %s, and ask again: it is made anew out of the log", path)
+	}
+	return res, explainNone(err)
 }
 
 // explainNone makes a usage error of a question about what is not there.
