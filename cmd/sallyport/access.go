@@ -108,6 +108,14 @@ func (g *gateway) askedFor(cell string) (out []proxy.Asked) {
 	return out
 }
 
+// listAccess lists what was asked for by a run that goes on, or by all.
+func (g *gateway) listAccess(_ context.Context, in accessIn) ([]live.Ask, error) {
+	if in.Run != "" && !slices.ContainsFunc(g.table.Cells(), func(c live.Cell) bool { return c.Run == in.Run }) {
+		return nil, conflict("no running sandbox has the run %q", in.Run)
+	}
+	return g.access.List(in.Run), nil
+}
+
 func conflict(format string, args ...any) error {
 	return &control.Error{Status: http.StatusConflict, Text: fmt.Sprintf(format, args...)}
 }
@@ -175,6 +183,7 @@ func (g *gateway) keepDecision(ctx context.Context, a *live.Ask, rec *audit.Reco
 	if err := g.recent.Append(ctx, rec); err != nil {
 		return fmt.Errorf("recording the decision: %w", err)
 	}
+	a.Decided = rec.Time
 	g.access.Put(a)
 	return nil
 }
@@ -210,10 +219,16 @@ func (g *gateway) approvable(p *policy, a *live.Ask, now time.Time) (rules.Rule,
 		Question: rules.Fetch, Cell: a.Cell, Endpoint: target.Endpoint{Host: r.Hosts[0].Host, Port: a.Port},
 		Secure: a.Port != 80, Method: a.Method, Path: path, Now: now.Unix(),
 	})
-	if d.Verdict == rules.Deny {
-		return r, conflict("it would still be refused (%s, scope %s): an approval beats no deny rule", d.Reason, d.Scope)
+	switch {
+	case d.Verdict != rules.Deny:
+		return r, nil
+	case d.Rule != "":
+		return r, conflict("rule %s of the %s (%s) denies it, and an approval beats no deny rule", d.Rule, d.Scope, d.Where)
+	case !slices.Contains(r.Methods, a.Method), !slices.ContainsFunc(r.Paths, func(x rules.PathPattern) bool { return x.Match(path) }):
+		return r, conflict("%s %s, which was asked for, is not among the methods and paths that you name", a.Method, a.Path)
+	default:
+		return r, conflict("it would still be refused (%s): that is not for want of a rule", d.Reason)
 	}
-	return r, nil
 }
 
 // approved returns a policy with what was approved for a run. An approval that
@@ -346,6 +361,7 @@ func (g *gateway) restore(rec *audit.Record) {
 	if err := json.Unmarshal(rec.Data, &data); err != nil || !ok {
 		return // not approved, then
 	}
+	a.Decided = rec.Time
 	a.State, a.By, a.Until, a.Methods, a.Paths, a.Note = data.State, data.By, data.Until, data.Methods, data.Paths, data.Note
 	g.access.Put(&a)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sallyport/audit"
+	"sallyport/control"
 	"sallyport/proxy"
 	"sallyport/rules"
 	"sallyport/rules/gate"
@@ -180,17 +181,17 @@ func TestAccessRefuses(t *testing.T) {
 	}
 	a, err = st.ask("aaaaaaaa", st.refused("aaaaaaaa", "GET https://c.example/x"), "x")
 	st.must(err)
-	for name, in := range map[string]decideIn{
-		"no time":          {Approve: true},
-		"too long":         {Approve: true, Seconds: int64(8 * 24 * time.Hour / time.Second)},
-		"no pattern":       {Approve: true, Seconds: 60, Paths: []string{"/a/../b"}},
-		"another path":     {Approve: true, Seconds: 60, Paths: []string{"/y"}},
-		"another method":   {Approve: true, Seconds: 60, Methods: []string{"POST"}},
-		"a method in need": {Approve: true, Seconds: 60, Methods: []string{"get"}},
+	for want, in := range map[string]decideIn{
+		"holds for up to 168h0m0s":  {Approve: true},
+		"up to 168h0m0s":            {Approve: true, Seconds: int64(8 * 24 * time.Hour / time.Second)},
+		"servers read it in two":    {Approve: true, Seconds: 60, Paths: []string{"/a/../b"}},
+		"GET /x, which was asked":   {Approve: true, Seconds: 60, Paths: []string{"/y"}},
+		"is not among the methods":  {Approve: true, Seconds: 60, Methods: []string{"POST"}},
+		"methods are case-sensitiv": {Approve: true, Seconds: 60, Methods: []string{"get"}},
 	} {
 		in.ID = a.ID
-		if got, err := st.decide(in); err == nil {
-			t.Errorf("%s: %+v", name, got)
+		if got, err := st.decide(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %+v, %v; want %q", in, got, err, want)
 		}
 	}
 	if n := len(st.records(audit.AccessDecided)); n != 0 {
@@ -239,5 +240,86 @@ func TestAskOverHTTP(t *testing.T) {
 	}
 	if len(got) != 2 || got[0] != "R be cause" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestApprovalsAreTold: who, when, until when, and what exactly is let through.
+func TestApprovalsAreTold(t *testing.T) {
+	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	a := live.Ask{
+		ID: "01JJX0000000000000000000H0", Time: asked, Run: "01RUN", Record: "01REF", Reason: "host_not_allowed",
+		Method: "GET", Host: "docs.example.com", Port: 443, Path: "/guide", Why: "to read\x1b[2J", State: live.Asked,
+	}
+	told := func(now time.Time) string {
+		var b strings.Builder
+		printAsk(&b, &a, now)
+		return b.String()
+	}
+	const head = `01JJX0000000000000000000H0  %s  asked at 2026-01-02T03:04:05Z
+  GET docs.example.com:443/guide
+  run 01RUN, refused with host_not_allowed (record 01REF)
+  it says: "to read\x1b[2J"
+`
+	if got, want := told(asked), strings.Replace(head, "%s", "asked", 1); got != want {
+		t.Errorf("asked:\n%s", got)
+	}
+	a.State, a.By, a.Decided, a.Until = live.Approved, "alice (uid 1000)", asked.Add(time.Minute), asked.Add(time.Hour)
+	a.Methods, a.Paths, a.Note = []string{"POST", "GET"}, []string{"/guide", "/items/**"}, "for today"
+	const approved = `  approved by alice (uid 1000) at 2026-01-02T03:05:05Z
+  note: "for today"
+  %s
+  rule access-01jjx0000000000000000000h0: allow GET, POST on docs.example.com:443
+    /guide
+    /items/**
+`
+	for now, line := range map[time.Time]string{
+		asked.Add(30 * time.Minute): "holds until 2026-01-02T04:04:05Z, for another 30m0s, and no longer than the run",
+		asked.Add(time.Hour):        "ended at 2026-01-02T04:04:05Z",
+	} {
+		if got, want := told(now), strings.Replace(head, "%s", "approved", 1)+strings.Replace(approved, "%s", line, 1); got != want {
+			t.Errorf("approved:\n%s\nwant\n%s", got, want)
+		}
+	}
+}
+
+// TestApprovalsEndWithTheirRun: nothing of them is left, in a gateway that starts
+// anew neither, and nothing can be decided any more.
+func TestApprovalsEndWithTheirRun(t *testing.T) {
+	st := newStage(t)
+	st.write("p.yaml", policyText(askedPolicy))
+	st.attach("aaaaaaaa", "run-a", "p.yaml")
+	var ids []string
+	for _, host := range []string{"docs", "more"} {
+		a, err := st.ask("aaaaaaaa", st.refused("aaaaaaaa", "GET https://"+host+".example.com/"), "x")
+		st.must(err)
+		ids = append(ids, a.ID)
+	}
+	got, err := st.decide(decideIn{ID: ids[0], Approve: true, Seconds: 3600})
+	st.must(err)
+	if recs := st.records(audit.AccessDecided); len(recs) != 1 || !got.Decided.Equal(recs[0].Time) {
+		t.Errorf("decided at %v: %+v", got.Decided, recs)
+	}
+	list := func(run string) (out []live.Ask, err error) {
+		err = callGateway(t.Context(), st.inst, "/v1/access", accessIn{run}, &out)
+		return out, err
+	}
+	if out, err := list("run-a"); err != nil || len(out) != 2 {
+		t.Errorf("of the run: %+v, %v", out, err)
+	}
+	if out, err := list("run-x"); err == nil || !strings.Contains(err.Error(), `no running sandbox has the run "run-x"`) {
+		t.Errorf("of a run that is not there: %+v, %v", out, err)
+	}
+	st.must(callGateway(t.Context(), st.inst, "/v1/detach", cellIn{"aaaaaaaa"}, nil))
+	st.must(control.Remove(st.inst.cells(), "aaaaaaaa"))
+	if out, err := list(""); err != nil || len(out) != 0 {
+		t.Errorf("after the run: %+v, %v", out, err)
+	}
+	if _, err := st.decide(decideIn{ID: ids[1], Approve: true, Seconds: 60}); err == nil || !strings.Contains(err.Error(), "no running sandbox") {
+		t.Errorf("approved after the run: %v", err)
+	}
+	fresh := &gateway{inst: st.inst}
+	st.must(fresh.restoreAccess())
+	if left := fresh.access.List(""); len(left) != 0 {
+		t.Errorf("a gateway that starts anew knows %+v", left)
 	}
 }

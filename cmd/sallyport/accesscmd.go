@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,6 +44,9 @@ func newAccessLs() *cobra.Command {
 			}
 			var list []live.Ask
 			if err := callGateway(c.Context(), inst, "/v1/access", accessIn{run}, &list); err != nil {
+				if run != "" {
+					err = hint(err, "%s", inst.typed("ps"))
+				}
 				return err
 			}
 			shown := []live.Ask{}
@@ -58,7 +63,7 @@ func newAccessLs() *cobra.Command {
 				return nil
 			}
 			for i := range shown {
-				printAsk(c, &shown[i])
+				printAsk(c.OutOrStdout(), &shown[i], time.Now())
 			}
 			return nil
 		},
@@ -70,20 +75,41 @@ func newAccessLs() *cobra.Command {
 }
 
 // printAsk tells of one request on a few lines: paths and reasons are long.
-func printAsk(c *cobra.Command, a *live.Ask) {
-	w := c.OutOrStdout()
-	fmt.Fprintf(w, "%s  %s  %s\n", a.ID, a.State, a.Time.UTC().Format(time.RFC3339))
+func printAsk(w io.Writer, a *live.Ask, now time.Time) {
+	fmt.Fprintf(w, "%s  %s  asked at %s\n", a.ID, a.State, clock(a.Time))
 	fmt.Fprintf(w, "  %s %s:%d%s\n", a.Method, a.Host, a.Port, a.Path)
-	fmt.Fprintf(w, "  run %s, refused with %s\n", a.Run, a.Reason)
+	fmt.Fprintf(w, "  run %s, refused with %s (record %s)\n", a.Run, a.Reason, a.Record)
 	fmt.Fprintf(w, "  it says: %q\n", a.Why)
-	if a.State != live.Asked {
-		fmt.Fprintf(w, "  decided by %s", a.By)
-		if a.State == live.Approved {
-			fmt.Fprintf(w, ", until %s", a.Until.UTC().Format(time.RFC3339))
-		}
-		fmt.Fprintln(w)
+	if a.State == live.Asked {
+		return
+	}
+	fmt.Fprintf(w, "  %s by %s at %s\n", a.State, a.By, clock(a.Decided))
+	if a.Note != "" {
+		fmt.Fprintf(w, "  note: %q\n", a.Note)
+	}
+	if a.State == live.Approved {
+		printApproval(w, a, now)
 	}
 }
+
+// printApproval tells what an approval lets through and for how long.
+func printApproval(w io.Writer, a *live.Ask, now time.Time) {
+	if left := a.Until.Sub(now); left > 0 {
+		fmt.Fprintf(w, "  holds until %s, for another %v, and no longer than the run\n", clock(a.Until), left.Truncate(time.Second))
+	} else {
+		fmt.Fprintf(w, "  ended at %s\n", clock(a.Until))
+	}
+	r, err := a.Rule()
+	if err != nil {
+		return // it could not have been approved
+	}
+	fmt.Fprintf(w, "  rule %s: allow %s on %s:%d\n", r.ID, strings.Join(r.Methods, ", "), a.Host, a.Port)
+	for _, p := range r.Paths {
+		fmt.Fprintf(w, "    %s\n", p)
+	}
+}
+
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func newAccessApprove() *cobra.Command {
 	in := decideIn{Approve: true}
@@ -141,6 +167,6 @@ func decideAccess(c *cobra.Command, in decideIn) error {
 	if asJSON {
 		return printJSON(c.OutOrStdout(), a)
 	}
-	printAsk(c, &a)
+	printAsk(c.OutOrStdout(), &a, time.Now())
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"sallyport/audit"
 	"sallyport/control"
 	"sallyport/proxy"
-	"sallyport/rules/live"
 )
 
 // What the launcher and the commands ask of the gateway, each a POST of JSON.
@@ -88,9 +87,7 @@ func (g *gateway) handler() http.Handler {
 		}
 		return empty{}, nil
 	}))
-	mux.Handle("POST /v1/access", control.Handle(rootOnly, func(_ context.Context, in accessIn) ([]live.Ask, error) {
-		return g.access.List(in.Run), nil
-	}))
+	mux.Handle("POST /v1/access", control.Handle(rootOnly, g.listAccess))
 	mux.Handle("POST /v1/access/decide", control.Handle(rootOnly, g.decideAccess))
 	mux.Handle("POST /v1/credentials", control.Handle(rootOnly, func(context.Context, empty) (empty, error) {
 		return empty{}, g.reloadCredentials()

@@ -38,6 +38,7 @@ type Ask struct {
 
 	State   AskState  `json:"state"`
 	By      string    `json:"by,omitempty"` // who decided
+	Decided time.Time `json:"decided,omitzero"`
 	Note    string    `json:"note,omitempty"`
 	Until   time.Time `json:"until,omitzero"`
 	Methods []string  `json:"methods,omitempty"` // that were approved
