@@ -273,3 +273,29 @@ func TestBodyLimits(t *testing.T) {
 		}
 	}
 }
+
+// TestRemovingAnAllowOfAnyScope: without an allow rule of the policy or an approval,
+// nothing is admitted that was not: neither enforced nor by what rules observe.
+// Those of a run narrow, and one that is taken out may be the last that does.
+func TestRemovingAnAllowOfAnyScope(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		list, req := scoped(t, someLists.Draw(t, "rules")), someRequests.Draw(t, "request")
+		at := slices.IndexFunc(list, func(r rules.Rule) bool { return r.Action == rules.AllowAction && r.Scope != rules.RunScope })
+		if at < 0 || len(req.Carries) > 0 {
+			t.SkipNow() // with a credential's rule goes what it says of callers' keys
+		}
+		src := source(t, list)
+		p, err := rules.Compile(src)
+		if err != nil {
+			t.SkipNow()
+		}
+		src.Rules = slices.Delete(slices.Clone(list), at, at+1)
+		less, err := rules.Compile(src)
+		if err != nil {
+			t.SkipNow()
+		}
+		if is, was := less.Enforced().Decide(req), p.Enforced().Decide(req); admitted(is) && !admitted(was) {
+			t.Fatalf("without %+v, %+v is %+v, and was %+v", list[at], req, is, was)
+		}
+	})
+}

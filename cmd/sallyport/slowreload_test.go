@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -176,4 +179,88 @@ func TestARunThatEndsWhileItsPolicyIsRead(t *testing.T) {
 	if left := st.gateway.table.Cells(); len(left) != 0 {
 		t.Errorf("cells that have ended are attached: %+v", left)
 	}
+}
+
+// TestPoliciesAreSwappedUnderLoad: while links are turned as a ConfigMap's are, runs
+// begin and end, and people approve and take back, every run is under what its
+// files say in the end, and nothing is left of what was under way.
+func TestPoliciesAreSwappedUnderLoad(t *testing.T) {
+	st := newStage(t)
+	st.writeConfigMap()
+	ids := []string{"aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd", "eeeeeeee", "ffffffff"}
+	for i, id := range ids {
+		st.attach(id, "run-"+id, fmt.Sprintf("data/p%d.yaml", i%3))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	hup, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- st.reloader.follow(ctx, hup) }()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range 100 {
+			tmp := st.path("data.new")
+			st.must(os.Symlink(fmt.Sprintf("v%d", i%2), tmp))
+			st.must(os.Rename(tmp, st.path("data")))
+			if i%10 == 0 {
+				hup <- struct{}{}
+			}
+			if i%25 == 0 {
+				st.reloader.reload(ctx, "command")
+			}
+		}
+	})
+	wg.Go(func() {
+		for i := range 40 {
+			host := fmt.Sprintf("h%d.example.com", i)
+			a, err := st.ask("aaaaaaaa", st.refused("aaaaaaaa", "GET https://"+host+"/"), "x")
+			if err != nil {
+				continue
+			}
+			for _, in := range []decideIn{{Approve: true, Seconds: 60}, {}} {
+				in.ID = a.ID
+				_, err = st.decide(in)
+				st.must(err)
+			}
+		}
+	})
+	wg.Go(func() {
+		for range 40 {
+			st.attach("gggggggg", "run-g", "data/p1.yaml")
+			st.must(callGateway(t.Context(), st.inst, "/v1/detach", cellIn{"gggggggg"}, nil))
+			unlock := st.lockPolicies()
+			st.must(os.Remove(filepath.Join(st.inst.cells(), "gggggggg.json")))
+			unlock()
+		}
+	})
+	wg.Wait()
+	st.write("v0/sub/inc.yaml", policyText(strings.ReplaceAll(oneHost, "one", "final")))
+	st.write("v1/sub/inc.yaml", policyText(strings.ReplaceAll(oneHost, "one", "final")))
+	out := st.reloader.reload(ctx, "command")
+	if !out.ok() {
+		t.Errorf("%+v", out)
+	}
+	for _, id := range ids {
+		text, _ := st.gateway.policyText(id)
+		if !strings.Contains(text, "final.example.com") {
+			t.Errorf("%s: %s", id, text)
+		}
+		st.force(id)
+	}
+	cancel()
+	st.must(<-done)
+	if len(st.gateway.proofs) != 0 || len(st.gateway.coming) != 0 || len(st.gateway.turns) != len(ids) {
+		t.Errorf("left: %d proofs, %d coming, %d turns", len(st.gateway.proofs), len(st.gateway.coming), len(st.gateway.turns))
+	}
+}
+
+// writeConfigMap writes three policies twice over, and the link data to the first.
+func (st *stage) writeConfigMap() {
+	st.t.Helper()
+	for v := range 2 {
+		st.must(os.MkdirAll(st.path(fmt.Sprintf("v%d/sub", v)), 0o755))
+		for f := range 3 {
+			st.write(fmt.Sprintf("v%d/p%d.yaml", v, f), policyText("include: [{file: sub/inc.yaml}]\n"))
+		}
+		st.write(fmt.Sprintf("v%d/sub/inc.yaml", v), policyText(strings.ReplaceAll(oneHost, "one", fmt.Sprintf("v%d", v))))
+	}
+	st.must(os.Symlink("v0", st.path("data")))
 }
