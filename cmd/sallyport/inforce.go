@@ -144,6 +144,10 @@ func (g *gateway) reload(ctx context.Context, f *control.CellFile) error {
 	if is, ok := g.table.Identity(f.Cell); !ok || is.Run != f.Run {
 		return notAttached(f) // any more
 	}
+	// Who asked may have given up and taken the policy back: the file is the truth.
+	if is, err := control.Read(g.inst.cells(), f.Cell); err != nil || is.Policy != f.Policy {
+		return errors.Join(fmt.Errorf("the file of cell %s names another policy by now", f.Cell), err)
+	}
 	if err := g.enforceLocked(ctx, p, &audit.Record{Kind: audit.PolicyLoad, Cell: f.Cell, Run: f.Run, Policy: f.Policy, Data: raw}); err != nil {
 		return err
 	}

@@ -264,3 +264,36 @@ func (st *stage) writeConfigMap() {
 	}
 	st.must(os.Symlink("v0", st.path("data")))
 }
+
+// TestAPolicyThatWasTakenBackMeanwhile is not put in force by a gateway that took
+// longer over it than anybody waited.
+func TestAPolicyThatWasTakenBackMeanwhile(t *testing.T) {
+	st, slow := newStage(t), newSlowness()
+	st.write("p.yaml", policyText(oneHost))
+	st.attach("aaaaaaaa", "run-a", "p.yaml")
+	was := st.force("aaaaaaaa")
+	st.gateway.load = func(dir, digest string, c []policyfile.Credential) (*policy, error) {
+		p, err := loadPolicyByDigest(dir, digest, c)
+		slow.wait()
+		return p, err
+	}
+	st.write("p.yaml", policyText(twoHosts))
+	var out reloadOut
+	var wg sync.WaitGroup
+	wg.Go(func() { out = st.reloader.reload(t.Context(), "command") })
+	<-slow.reached
+	f, err := control.Read(st.inst.cells(), "aaaaaaaa")
+	st.must(err)
+	unlock := st.lockPolicies()
+	f.Policy = was
+	st.must(f.Write(st.inst.cells(), 0))
+	unlock()
+	close(slow.open)
+	wg.Wait()
+	if id, _ := st.gateway.table.Identity("aaaaaaaa"); id.Policy.Digest() != was || out.ok() {
+		t.Errorf("in force: %s, %+v", id.Policy.Digest(), out)
+	}
+	if out := st.reloader.reload(t.Context(), "command"); !out.ok() || st.force("aaaaaaaa") == was {
+		t.Errorf("read again: %+v", out)
+	}
+}
