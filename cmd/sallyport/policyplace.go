@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // place says who may have a hand in the files that decide what a sandbox may
@@ -108,10 +110,17 @@ func (p *place) checkInfo(path string, info fs.FileInfo) error {
 }
 
 func (p *place) checkDir(dir, path string, info fs.FileInfo) error {
-	if info.Mode().Perm()&othersWrite != 0 && info.Mode()&os.ModeSticky == 0 {
+	if info.Mode().Perm()&othersWrite != 0 && info.Mode()&os.ModeSticky == 0 && !readOnly(dir) {
 		return usage(hint(fmt.Errorf("%s has mode %04o: everybody may exchange %s", dir, info.Mode().Perm(), filepath.Base(path)), "chmod o-w %s", dir))
 	}
 	return p.checkOwner(dir, info)
+}
+
+// readOnly reports a directory in which nobody here can write, whatever its mode:
+// a ConfigMap is mounted so, with 0777.
+func readOnly(dir string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(dir, &fs) == nil && fs.Flags&unix.ST_RDONLY != 0
 }
 
 func (p *place) checkOwner(path string, info fs.FileInfo) error {

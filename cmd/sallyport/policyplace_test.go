@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestPolicyUnderTheSandboxsHands: CF-10. A policy is not read from where the
@@ -156,5 +158,32 @@ func TestFloorAndCredentialsFromOtherHands(t *testing.T) {
 			st.must(os.Chown(st.path(tt.file), 0, 0))
 		}
 		st.must(tt.read())
+	}
+}
+
+// TestPolicyOfAConfigMap: its directory has mode 0777 and is mounted read-only;
+// the same directory is refused where it can be written.
+func TestPolicyOfAConfigMap(t *testing.T) {
+	dir := t.TempDir()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0777,size=64k"))
+	t.Cleanup(func() { must(unix.Unmount(dir, 0)) })
+	path := func(name string) string { return filepath.Join(dir, name) }
+	must(os.Mkdir(path("..v1"), 0o755))
+	must(os.WriteFile(path("..v1/p.yaml"), nil, 0o644))
+	must(os.Symlink("..v1", path("..data")))
+	must(os.Symlink("..data/p.yaml", path("p.yaml")))
+	where := &place{owner: os.Getuid()}
+	if err := where.check(path("p.yaml")); err == nil || !strings.Contains(err.Error(), "everybody may exchange p.yaml") {
+		t.Errorf("where it can be written: %v", err)
+	}
+	must(unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	if err := where.check(path("p.yaml")); err != nil {
+		t.Errorf("mounted read-only: %v", err)
 	}
 }
