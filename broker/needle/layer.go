@@ -42,6 +42,7 @@ const (
 type layers struct {
 	needles []*Needle
 	longest int
+	lines   bool // needles of several lines are among them
 	// head and next chain the places in needles by the octet there and the one
 	// before, as in a Set; firsts chain their first octets.
 	firsts [256]uint16
@@ -73,6 +74,7 @@ func newLayers(needles []Needle) *layers {
 		}
 		l.needles = append(l.needles, n)
 		l.longest = max(l.longest, len(n.Text))
+		l.lines = l.lines || bytes.ContainsAny(n.Text, "\r\n")
 		for j := range n.Text {
 			chain := &l.firsts[n.Text[0]]
 			if j > 0 {
@@ -96,7 +98,7 @@ func before[T Text](l *layers, text T, from int, final bool, h Hit, ok bool) (Hi
 		return h, ok
 	}
 	for p := from; p < len(text) && (!ok || p <= h.At+l.longest); p++ {
-		if !introduces[text[p]] {
+		if !introduces[text[p]] || passes(l, text, from, p) {
 			continue
 		}
 		if g, found := at(l, text, from, p, final); found && (!ok || g.better(h)) {
@@ -193,7 +195,7 @@ func follow[T Text](x *Needle, text T, p, j int, final bool) (end int, st state)
 		var next places
 		for k := 0; k < cur.n; k++ { //nolint:intrange // it grows on the way
 			i := cur.at[k]
-			for depth := range maxLayers {
+			for depth := range breaksAt(text, i) {
 				if q := behindBreak(text, i, depth); q > i {
 					cur.add(q)
 				}
@@ -208,6 +210,17 @@ func follow[T Text](x *Needle, text T, p, j int, final bool) (end int, st state)
 		cur, first = next, 0
 	}
 	return slices.Max(cur.at[:cur.n]), whole
+}
+
+// breaksAt returns under how many layers of escapes a line may be broken at i.
+func breaksAt[T Text](text T, i int) int {
+	if i >= len(text) || !introduces[text[i]] {
+		return 0
+	}
+	if _, _, k := glance(text, i); k != unclear {
+		return 0
+	}
+	return maxLayers
 }
 
 // behindBreak returns where text goes on behind the break of a line at i, if there is
@@ -236,6 +249,12 @@ func step[T Text](want byte, text T, i, depth int, next *places) (ends bool) {
 	if !introduces[text[i]] {
 		if text[i] == want {
 			next.add(i + 1)
+		}
+		return false
+	}
+	if c, n, k := glance(text, i); k == itself || k == escaped && text[i] != want {
+		if c == want {
+			next.add(i + n)
 		}
 		return false
 	}
