@@ -124,7 +124,7 @@ func (c *Client) Find(cell string, r *http.Request) []rules.Carry {
 // Inject puts the credential that p was admitted with into r, in place of
 // whatever the sandbox put there. Without a credential the head of r stays as it
 // is. An error is a [*gate.DeniedError] with reason credential_mismatch,
-// credential_unavailable or broker_unavailable; r must then not be sent.
+// credential_revoked, credential_unavailable or broker_unavailable; r must then not be sent.
 //
 // Either way, reading the body of r fails from then on where a placeholder of
 // the cell is in it, with a [*gate.DeniedError] with reason placeholder_leak.
@@ -321,11 +321,11 @@ func denied(p gate.Pass, reason rules.Reason, err error) error {
 	return &gate.DeniedError{Reason: reason, ID: p.ID(), Decision: p.Decision(), Err: err}
 }
 
-// reasonOf takes over the two reasons that are the broker's to give. Any other
+// reasonOf takes over the reasons that are the broker's to give. Any other
 // refusal means that the two do not understand each other.
 func reasonOf(e *control.Error) rules.Reason {
 	switch r := rules.Reason(e.Reason); r {
-	case rules.CredentialMismatch, rules.CredentialUnavail:
+	case rules.CredentialMismatch, rules.CredentialRevoked, rules.CredentialUnavail:
 		return r
 	default:
 		return rules.BrokerUnavailable

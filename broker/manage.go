@@ -122,7 +122,7 @@ func (s *Server) test(ctx context.Context, in Named) (Tested, error) {
 	case b == nil:
 		return Tested{}, refuse(http.StatusNotFound, rules.BadRequest, "there is no credential %q", in.Credential)
 	case b.revoked:
-		return Tested{}, refuse(http.StatusConflict, rules.CredentialMismatch, "credential %q was revoked", in.Credential)
+		return Tested{}, refuse(http.StatusConflict, rules.CredentialRevoked, "credential %q was revoked", in.Credential)
 	}
 	began := s.cfg.Now()
 	v, err := b.usable(ctx)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sallyport/broker"
 	"sallyport/control"
@@ -57,7 +58,7 @@ func TestRevokedCredential(t *testing.T) {
 		if header, err := k.inject("https://api.test/v1/x"); header != "" || err == nil {
 			t.Errorf("%s: signed %q", when, header)
 		} else {
-			wantDenied(t, err, rules.CredentialMismatch)
+			wantDenied(t, err, rules.CredentialRevoked)
 		}
 		err := k.op("/v1/grants", broker.GrantRequest{Cell: "other", Run: "r", Credentials: []string{"api"}}, nil)
 		if err == nil || !strings.Contains(err.Error(), "sallyport credential rotate api") {
@@ -95,6 +96,39 @@ func TestRevokedCredential(t *testing.T) {
 	k.grant("cell1", "run1", "api")
 	if _, err := k.inject("https://api.test/v1/x"); err != nil {
 		t.Errorf("twin, after a rotation: %v", err)
+	}
+}
+
+// TestRefusalsDoNotFloodTheLog: a sandbox that asks for ever writes one line a minute.
+func TestRefusalsDoNotFloodTheLog(t *testing.T) {
+	k := newKit(t)
+	now := epoch
+	k.tweak = func(c *broker.Config) { c.Now = func() time.Time { return now } }
+	k.stop()
+	k.start()
+	k.grant("cell1", "run1", "api", "key")
+	lines := func() int { return strings.Count(k.log.String(), `"refused to sign"`) }
+	for range 50 {
+		if _, err := k.inject("https://api.test/v2/x"); err == nil {
+			t.Fatal("signed")
+		}
+	}
+	if n := lines(); n != 1 {
+		t.Errorf("%d lines of 50 refusals, want 1", n)
+	}
+	if err := k.op("/v1/credentials/revoke", broker.Named{Credential: "key"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.inject("https://key.test/"); err == nil || lines() != 2 {
+		t.Errorf("twin, another credential: %v, %d lines, want 2", err, lines())
+	}
+	now = now.Add(time.Minute)
+	if _, err := k.inject("https://api.test/v2/x"); err == nil || lines() != 3 || !strings.Contains(k.log.String(), `"more":49`) {
+		t.Errorf("a minute later: %v, %d lines:\n%s", err, lines(), k.log.String())
+	}
+	var list broker.Statuses
+	if err := k.op("/v1/credentials", struct{}{}, &list); err != nil || list.Credentials[0].Refused != 51 {
+		t.Errorf("counted: %+v, %v", list.Credentials, err)
 	}
 }
 

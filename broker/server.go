@@ -77,9 +77,10 @@ type Server struct {
 	// before anybody is told that it was made.
 	lines control.Lines
 
-	mu    sync.Mutex // guards cells, uses, and replacing creds
+	mu    sync.Mutex // guards cells, uses, told, and replacing creds
 	cells map[string]*cellGrants
 	uses  map[string]*use
+	told  map[refusal]told
 }
 
 // cellGrants is what one cell's run was given; it never changes once stored.
@@ -508,7 +509,7 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	defer s.mu.Unlock()
 	// Asked again: a revocation may have come while the source was read.
 	if c := s.cells[in.Cell]; c == nil || c.run != in.Run || !c.has(in.Credential) {
-		return injectAnswer{}, refuse(http.StatusForbidden, rules.CredentialMismatch, "the grant was revoked")
+		return injectAnswer{}, refuse(http.StatusForbidden, rules.CredentialRevoked, "the grant was revoked")
 	}
 	u := s.uses[in.Credential]
 	u.last = s.cfg.Now()
@@ -524,7 +525,7 @@ func (s *Server) usableBy(in injectRequest) (*bound, *control.Error) {
 	case b == nil:
 		return nil, refuse(http.StatusForbidden, rules.CredentialMismatch, "there is no credential %q", in.Credential)
 	case b.revoked:
-		return nil, refuse(http.StatusForbidden, rules.CredentialMismatch, "credential %q was revoked", in.Credential)
+		return nil, refuse(http.StatusForbidden, rules.CredentialRevoked, "credential %q was revoked; to put in a new secret: sallyport credential rotate %s", in.Credential, in.Credential)
 	}
 	return b, nil
 }
@@ -562,8 +563,11 @@ func (s *Server) refused(in injectRequest, e *control.Error) error {
 	if s.credential(in.Credential) != nil {
 		s.uses[in.Credential].refused++
 	}
+	since, tell := s.toldLocked(refusal{in.Cell, in.Credential, e.Reason})
 	s.mu.Unlock()
-	s.cfg.Log.Warn("refused to sign", "cell", in.Cell, "run", in.Run, "rule", in.Rule, "credential", in.Credential,
-		"reason", e.Reason, "cause", e.Text)
+	if tell {
+		s.cfg.Log.Warn("refused to sign", "cell", in.Cell, "run", in.Run, "rule", in.Rule, "credential", in.Credential,
+			"reason", e.Reason, "cause", e.Text, "more", since)
+	}
 	return e
 }

@@ -79,6 +79,8 @@ func kindOf(r rules.Reason) (status int, class, what string) {
 		return http.StatusForbidden, "http_request_denied", "brings a credential of its own, where the gateway puts one"
 	case rules.CredentialNeedsTLS:
 		return http.StatusForbidden, "http_request_denied", "would need a credential, which is never sent over plain HTTP; use https"
+	case rules.CredentialRevoked:
+		return http.StatusForbidden, "http_request_denied", "needs a credential that was revoked"
 	case rules.CredentialUnavail, rules.BrokerUnavailable:
 		return http.StatusServiceUnavailable, "proxy_internal_error", "needs a credential that cannot be had just now"
 	case rules.AuditUnavailable:

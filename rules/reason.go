@@ -31,6 +31,7 @@ const (
 	PlaceholderLeak    Reason = "placeholder_leak"
 	ForeignCredential  Reason = "foreign_credential"
 	CredentialMismatch Reason = "credential_mismatch"    //nolint:gosec // a word, no secret: the broker's own lock refused
+	CredentialRevoked  Reason = "credential_revoked"     //nolint:gosec // a word, no secret: root took it back
 	CredentialNeedsTLS Reason = "credential_needs_tls"   //nolint:gosec // a word, no secret: never over plain HTTP
 	CredentialUnavail  Reason = "credential_unavailable" //nolint:gosec // a word, no secret: the secret's source failed
 	BrokerUnavailable  Reason = "broker_unavailable"
@@ -47,7 +48,7 @@ func Reasons() []Reason {
 		ProtocolNotAllowed, MethodNotAllowed, PathNotAllowed, PathAmbiguous, QueryNotAllowed,
 		QueryAmbiguous, HeaderNotAllowed, DeniedByRule, RuleExpired,
 		PrivateIP, AuthorityMismatch, TypeNotAllowed, BadRequest, Limit, BodyTooLarge, PlaceholderLeak, ForeignCredential,
-		CredentialMismatch, CredentialNeedsTLS, CredentialUnavail, BrokerUnavailable, AuditUnavailable,
+		CredentialMismatch, CredentialRevoked, CredentialNeedsTLS, CredentialUnavail, BrokerUnavailable, AuditUnavailable,
 		ClientRejectedCA, NoRequest, ClientGone,
 	}
 }

@@ -76,21 +76,33 @@ func isAlnum(c byte) bool {
 
 // passes reports at a glance that no needle has its first escape, or line break, at p.
 func passes[T Text](l *layers, text T, from, p int) bool {
-	q := p
-	switch c := text[p]; {
-	case c == '\\' && p+1 < len(text) && (text[p+1] == 'n' || text[p+1] == 'r') && !l.lines:
-		q = p + 2
-	case c == '\r' && p+1 < len(text) && text[p+1] == '\n':
-		q = p + 2
-	case c == '\r', c == '\n':
-		q = p + 1
-	}
+	q := behindLine(l, text, p)
 	if q == p {
 		c, _, k := glance(text, p)
-		return k == itself || k == escaped && l.firsts[c] == 0 && (p == from || l.head[pair(text[p-1], c)] == 0)
+		return k == itself || k == escaped && l.firsts[c] == 0 && apart(l, text, from, p, c)
 	}
 	if q >= len(text) || introduces[text[q]] || text[q] == ' ' || text[q] == '\t' {
 		return false
 	}
-	return (text[p] != '\\' || l.firsts[text[q]] == 0) && (p == from || l.head[pair(text[p-1], text[q])] == 0)
+	return (text[p] != '\\' || l.firsts[text[q]] == 0) && apart(l, text, from, p, text[q])
+}
+
+// behindLine returns where the text goes on behind a line break at p, p if there is none.
+func behindLine[T Text](l *layers, text T, p int) int {
+	next := byte(0)
+	if p+1 < len(text) {
+		next = text[p+1]
+	}
+	switch c := text[p]; {
+	case c == '\\' && (next == 'n' || next == 'r') && !l.lines, c == '\r' && next == '\n':
+		return p + 2
+	case c == '\r', c == '\n':
+		return p + 1
+	}
+	return p
+}
+
+// apart reports that no needle goes on with c behind what stands before p.
+func apart[T Text](l *layers, text T, from, p int, c byte) bool {
+	return p == from || l.head[pair(text[p-1], c)] == 0
 }

@@ -37,13 +37,16 @@ headers and parameters it would set, never their values. Nothing is sent, but a 
 where the type needs one.
 
 With --live one real request goes through the gateway, to a host and path that the credential's
-endpoints allow, and stands in the log like any other; the command fails unless the answer is 2xx.`,
+endpoints allow, and stands in the log like any other; the command fails unless the answer is 2xx.
+A host at a private address is refused as in a policy, unless --cidrs opens its range.`,
 		Example: `  sallyport credential test stripe-test
-  sallyport credential test stripe-test --live --method GET --path '/v1/charges?limit=1'`,
+  sallyport credential test stripe-test --live --method GET --path '/v1/charges?limit=1'
+  sallyport credential test warehouse --live --cidrs 10.20.0.0/16`,
 	}
 	c.Flags().Bool("live", false, "send a request")
 	c.Flags().String("method", "", "with --live: the method; default: the first of the endpoint, or GET")
 	c.Flags().String("host", "", "with --live: which of the endpoints' hosts; default: the first")
+	c.Flags().StringSlice("cidrs", nil, "with --live: private ranges in which the host may be, as of a rule")
 	c.Flags().String("path", "", "with --live: path and query; default: one that the first endpoint allows")
 	return credentialCommand(c, 1, testCredential, printTest)
 }
@@ -69,9 +72,10 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 	in.Method, _ = c.Flags().GetString("method")
 	in.Host, _ = c.Flags().GetString("host")
 	in.Path, _ = c.Flags().GetString("path")
+	in.Private, _ = c.Flags().GetStringSlice("cidrs")
 	if !live {
-		if in.Method+in.Host+in.Path != "" {
-			return out, usage(hint(errors.New("--method, --host and --path are for a request that is sent"), "sallyport credential test %s --live", args[0]))
+		if in.Method+in.Host+in.Path != "" || len(in.Private) > 0 {
+			return out, usage(hint(errors.New("--method, --host, --path and --cidrs are for a request that is sent"), "sallyport credential test %s --live", args[0]))
 		}
 		return out, nil
 	}
@@ -82,6 +86,9 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 		in.Method = out.Method
 	}
 	out.Live, err = liveTest(ctx, inst, in)
+	if refusal, ok := errors.AsType[*control.Error](err); ok && refusal.Reason == string(rules.PrivateIP) {
+		return out, hint(err, "%s, with the range that it is in", inst.typed("credential test "+args[0]+" --live --cidrs 10.20.0.0/16"))
+	}
 	return out, err
 }
 
@@ -133,6 +140,7 @@ type tryIn struct {
 	Method     string          `json:"method"`
 	Host       string          `json:"host"`
 	Path       string          `json:"path"`
+	Private    []string        `json:"private,omitempty"` // ranges that are opened
 }
 
 // tryOut is what came of it; nothing of the answer but its size.
@@ -215,7 +223,11 @@ func (g *gateway) trial(in tryIn) (q rules.Request, id gate.Identity, err error)
 	if err != nil {
 		return q, id, err
 	}
-	policy, err := rules.Compile(trialPolicy(c))
+	private, err := prefixes(in.Private)
+	if err != nil {
+		return q, id, err
+	}
+	policy, err := rules.Compile(trialPolicy(c, private))
 	q = rules.Request{
 		Question: rules.Fetch, Cell: in.Cell, Endpoint: target.Endpoint{Host: e.Host, Port: e.Ports[0]}, Secure: true, Protocol: rules.HTTP,
 		Method: in.Method, Path: path, Query: query,
@@ -223,16 +235,29 @@ func (g *gateway) trial(in tryIn) (q rules.Request, id gate.Identity, err error)
 	return q, gate.Identity{Cell: in.Cell, Run: in.Run, Policy: policy}, err
 }
 
-// trialPolicy allows what a credential's endpoints do.
-func trialPolicy(c policyfile.Credential) rules.Source {
+func prefixes(list []string) (out []netip.Prefix, err error) {
+	for _, text := range list {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p != p.Masked() {
+			return nil, fmt.Errorf("--cidrs: %q is no range; write it as 10.20.0.0/16", text)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// trialPolicy allows what a credential's endpoints do, also at private addresses in
+// some ranges.
+func trialPolicy(c policyfile.Credential, private []netip.Prefix) rules.Source {
 	src := rules.Source{Name: "test of credential " + c.Name, Digest: c.Digest}
 	for i, e := range c.Endpoints {
 		r := rules.Rule{
 			ID: fmt.Sprintf("endpoint-%d", i+1), Where: c.Where, Action: rules.AllowAction,
 			Hosts: []rules.HostPattern{{Host: e.Host}}, Ports: e.Ports, Methods: e.Methods, Paths: e.Paths, Credential: c.Name,
+			Private: slices.Clone(private),
 		}
 		if a, ok := e.Host.Addr(); ok { // spelled out by the operator
-			r.Private = []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
+			r.Private = append(r.Private, netip.PrefixFrom(a, a.BitLen()))
 		}
 		src.Rules = append(src.Rules, r)
 	}

@@ -55,6 +55,9 @@ func TestLiveTestGoesThroughTheGateway(t *testing.T) {
 		{"a host that is no endpoint", tryIn{Credential: "api", Method: "GET", Host: "evil.example", Path: "/v1/x"}, ""},
 		{"a path that climbs", tryIn{Credential: "api", Method: "GET", Path: "/v1/../v2"}, rules.PathAmbiguous},
 	}
+	if _, err := prefixes([]string{"10.0.0.1/8"}); err == nil || !strings.Contains(err.Error(), "10.20.0.0/16") {
+		t.Errorf("a range with bits beyond its length: %v", err)
+	}
 	for _, tt := range refusals {
 		out, err := liveTest(t.Context(), st.inst, tt.in)
 		refusal, ok := errors.AsType[*control.Error](err)

@@ -49,7 +49,7 @@ func policyCredentials(c *cobra.Command) ([]policyfile.Credential, error) {
 		return nil, err
 	}
 	if creds, err := loadCredentials(inst.credentials()); err != nil || len(creds) > 0 {
-		return creds, err
+		return inst.named(creds), err
 	}
 	return loadCredentials(defaultCredentials)
 }

@@ -30,7 +30,7 @@ func eventOf(r rules.Reason) string {
 	switch r {
 	case rules.PlaceholderLeak:
 		return eventLeak
-	case rules.ForeignCredential, rules.CredentialMismatch, rules.CredentialNeedsTLS, rules.CredentialUnavail, rules.BrokerUnavailable:
+	case rules.ForeignCredential, rules.CredentialMismatch, rules.CredentialRevoked, rules.CredentialNeedsTLS, rules.CredentialUnavail, rules.BrokerUnavailable:
 		return eventRefusal
 	default:
 		return ""
