@@ -382,11 +382,12 @@ func (c *Client) Scrub(p gate.Pass, resp *http.Response) error {
 		}
 		return nil
 	}
-	if err := cc.scrubberOf(p).Response(resp); err != nil {
+	s := cc.scrubberOf(p)
+	if err := s.Response(resp); err != nil {
 		return err
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		cc.watchFrames(p, resp)
+		cc.watchFrames(p, resp, s)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 
+	"sallyport/broker/scrub"
 	"sallyport/rules"
 	"sallyport/rules/gate"
 )
@@ -15,7 +16,7 @@ import (
 // send (RFC 6455 section 5.3), so that a placeholder in a message cannot be seen
 // from outside the frame. It writes nothing of what it finds one in.
 type frames struct {
-	io.ReadWriteCloser
+	*scrub.Frames
 	look guarded // over the message that is under way
 	ctl  guarded // over the control frame that interrupts it
 	head []byte  // of a frame, as far as it came
@@ -27,20 +28,15 @@ type frames struct {
 }
 
 // watchFrames has what is sent over an upgraded connection looked at.
-func (cc *clientCell) watchFrames(p gate.Pass, resp *http.Response) {
+//
+// What comes back is scrubbed by s. Where something is refused, a close frame tells
+// the sandbox's client so.
+func (cc *clientCell) watchFrames(p gate.Pass, resp *http.Response, s *scrub.Scrubber) {
 	conn, ok := resp.Body.(io.ReadWriteCloser)
 	if cc == nil || cc.finder == nil || !ok {
 		return
 	}
-	resp.Body = &frames{ReadWriteCloser: conn, look: guarded{finder: cc.finder, r: &http.Request{}, pass: p}}
-}
-
-// CloseWrite ends this direction, where the connection can do that alone.
-func (f *frames) CloseWrite() error {
-	if c, ok := f.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return f.Close()
+	resp.Body = &frames{Frames: scrub.NewFrames(s, conn), look: guarded{finder: cc.finder, r: &http.Request{}, pass: p}}
 }
 
 // errFrame is a frame that cannot be looked at: no extension was agreed on
@@ -57,18 +53,26 @@ func (f *frames) Write(p []byte) (int, error) {
 			n, err := f.header(rest)
 			if err != nil {
 				f.look.err = err
-				return 0, err
+				return 0, f.refused(err)
 			}
 			rest = rest[n:]
 			continue
 		}
 		n := int(min(uint64(len(rest)), f.left))
 		if err := f.payload(rest[:n]); err != nil {
-			return 0, err
+			return 0, f.refused(err)
 		}
 		rest = rest[n:]
 	}
-	return f.ReadWriteCloser.Write(p)
+	return f.Frames.Write(p)
+}
+
+// refused has the sandbox's client told of a refusal, and returns it.
+func (f *frames) refused(err error) error {
+	if denied, ok := errors.AsType[*gate.DeniedError](err); ok {
+		_ = f.Refuse(string(denied.Reason) + " [request " + denied.ID + "]") // err is what matters
+	}
+	return err
 }
 
 // header takes what it needs of a frame's header (RFC 6455 section 5.2).

@@ -122,6 +122,43 @@ func TestPlaceholderInWebSocket(t *testing.T) {
 	}
 }
 
+// TestRefusedMessageClosesTheSocket: the client is told by a close frame, status 1008,
+// where a frame of upstream's is not under way.
+func TestRefusedMessageClosesTheSocket(t *testing.T) {
+	k := newKit(t)
+	ph := k.grant("cell1", "run1", "api").Grants[0].Placeholder
+	for _, tt := range []struct {
+		name, before, message string
+		told                  bool
+	}{
+		{"between frames", "\x81\x02hi", ph, true},
+		{"inside of a frame", "\x81\x09hi", ph, false},
+		{"twin, nothing is refused", "\x81\x02hi", "hello", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w, u := openSocket(t, k, "https://ok.test/socket")
+			u.Reader = strings.NewReader(tt.before)
+			_, err := w.Write(frame(0x81, tt.message, [4]byte{1, 2, 3, 4}))
+			if (err != nil) != (tt.message == ph) {
+				t.Fatal(err)
+			}
+			r, ok := w.(io.Reader)
+			if !ok {
+				t.Fatal("it cannot be read")
+			}
+			got, err := io.ReadAll(r)
+			rest, ok := strings.CutPrefix(string(got), tt.before)
+			if !ok || err != nil {
+				t.Fatalf("read %q, %v", got, err)
+			}
+			told := len(rest) > 4 && rest[0] == 0x88 && int(rest[1]) == len(rest)-2 && rest[2:4] == "\x03\xf0" && strings.HasPrefix(rest[4:], "placeholder_leak [request ")
+			if told != tt.told || !tt.told && rest != "" {
+				t.Errorf("then %q, want a close frame %v", rest, tt.told)
+			}
+		})
+	}
+}
+
 func TestFramesCutAnywhere(t *testing.T) {
 	k := newKit(t)
 	ph := k.grant("cell1", "run1", "api").Grants[0].Placeholder

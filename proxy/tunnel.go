@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -51,6 +52,9 @@ func remote(c net.Conn) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
+// lastWords is how long a client is given to read why its stream is refused.
+const lastWords = time.Second
+
 // relay copies both ways, beginning with what the client sent early, until
 // both ends have ended or one has failed.
 func relay(client end, early []byte, up io.ReadWriteCloser, pool *buffers) (sent, received int64, err error) {
@@ -76,7 +80,12 @@ func relay(client end, early []byte, up io.ReadWriteCloser, pool *buffers) (sent
 		n, there = pipe(up, client.Conn, client.touch, pool, &ended)
 		sent += n
 	}
-	if there != nil {
+	switch {
+	case there == nil:
+	case refusedBy(there) != "": // what is read of up last tells the client why
+		_ = up.Close()
+		_ = client.SetWriteDeadline(time.Now().Add(lastWords)) //nolint:forbidigo // deadlines are the system's clock's
+	default:
 		fail()
 	}
 	wg.Wait()

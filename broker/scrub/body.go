@@ -23,8 +23,7 @@ const (
 )
 
 // Body returns a body that reads as r does, without the secrets. Closing it
-// closes r, also under a Read that waits. If r can be written to, as the body of
-// an upgraded connection can, so can what is returned.
+// closes r, also under a Read that waits.
 //
 // What comes out does not depend on how r is cut, unless r stops for longer
 // than a tenth of a second inside the first octets of a secret.
@@ -32,14 +31,7 @@ func (s *Scrubber) Body(r io.ReadCloser) io.ReadCloser {
 	if s.idle() {
 		return r
 	}
-	b := &body{set: s.set, src: r, buf: newBuffer(bodyBuffer)}
-	if w, ok := r.(io.Writer); ok {
-		return struct {
-			io.ReadCloser
-			io.Writer
-		}{b, w}
-	}
-	return b
+	return &body{set: s.set, src: r, buf: newBuffer(bodyBuffer)}
 }
 
 // body reads ahead into buf, which is in three parts:
@@ -53,6 +45,9 @@ func (s *Scrubber) Body(r io.ReadCloser) io.ReadCloser {
 type body struct {
 	set *needle.Set
 	src io.ReadCloser
+	// strip, if there is one, takes out of what was read, in place, what is not
+	// searched, and says how long the rest is.
+	strip func(p []byte) (n int, err error)
 
 	buf              []byte
 	low, clean, mark int
@@ -144,7 +139,7 @@ func (b *body) fill() bool {
 	if b.pending == nil && wait {
 		b.buf = slices.Grow(b.buf, minRead) // more than bodyBuffer only beside what is held back
 		n, err := b.src.Read(b.buf[len(b.buf):cap(b.buf)])
-		b.buf, b.err = b.buf[:len(b.buf)+n], err
+		b.grown(n, err)
 		return true
 	}
 	if b.pending == nil {
@@ -181,7 +176,22 @@ func (b *body) readAside() {
 
 func (b *body) take(r read) {
 	b.pending = nil
-	b.buf, b.err = append(b.buf, b.spare[:r.n]...), r.err
+	b.buf = slices.Grow(b.buf, r.n)
+	b.grown(copy(b.buf[len(b.buf):cap(b.buf)], b.spare[:r.n]), r.err)
+}
+
+// grown takes n octets that were read behind buf into it.
+func (b *body) grown(n int, err error) {
+	start := len(b.buf)
+	b.buf, b.err = b.buf[:start+n], err
+	if b.strip == nil {
+		return
+	}
+	k, bad := b.strip(b.buf[start:])
+	b.buf = b.buf[:start+k]
+	if bad != nil {
+		b.err = bad
+	}
 }
 
 // scrub replaces what is known to be a secret and moves clean to where one may

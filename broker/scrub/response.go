@@ -15,27 +15,20 @@ import (
 // A compressed body is read decompressed from here on, and the answer says so:
 // what is compressed again would lose the flushes that streams live by. One that
 // cannot be decompressed is refused; the caller then closes the body and answers
-// for the upstream. [Ask] keeps upstreams from compressing in the first place.
+// for the upstream. The body of an upgraded connection is [NewFrames]' to scrub. [Ask] keeps upstreams from compressing in the first place.
 func (s *Scrubber) Response(resp *http.Response) error {
 	if s.idle() {
 		return nil
 	}
 	s.Header(resp.Header)
 	resp.Status = s.Text(resp.Status)
-	if resp.Body == nil || resp.Body == http.NoBody || bodiless(resp) {
+	if resp.Body == nil || resp.Body == http.NoBody || bodiless(resp) || resp.StatusCode == http.StatusSwitchingProtocols {
 		return nil
 	}
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		if err := decode(resp); err != nil {
-			return fmt.Errorf("keeping secrets out of an answer: %w", err)
-		}
+	if err := decode(resp); err != nil {
+		return fmt.Errorf("keeping secrets out of an answer: %w", err)
 	}
-	body := s.Body(resp.Body)
-	if w, ok := body.(io.ReadWriteCloser); ok {
-		resp.Body = w // an upgraded connection has no trailers
-		return nil
-	}
-	resp.Body = &trailed{ReadCloser: body, resp: resp, s: s}
+	resp.Body = &trailed{ReadCloser: s.Body(resp.Body), resp: resp, s: s}
 	return nil
 }
 

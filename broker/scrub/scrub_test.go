@@ -344,14 +344,15 @@ func (rw) Write(p []byte) (int, error) { return len(p), nil }
 func (rw) Close() error                { return nil }
 
 func TestUpgradedConnectionCanBeWritten(t *testing.T) {
-	resp := &http.Response{StatusCode: 101, Header: http.Header{}, Body: rw{strings.NewReader("\x81\x20" + secret)}}
-	if err := scrubber().Response(resp); err != nil {
-		t.Fatal(err)
+	resp := &http.Response{StatusCode: 101, Header: http.Header{"X-Echo": {secret}}, Body: rw{strings.NewReader("\x81\x20" + secret)}}
+	if err := scrubber().Response(resp); err != nil || resp.Header.Get("X-Echo") != instead {
+		t.Fatal(err, resp.Header)
 	}
-	if _, ok := resp.Body.(io.ReadWriteCloser); !ok {
+	conn, ok := resp.Body.(io.ReadWriteCloser)
+	if !ok {
 		t.Fatal("it can no longer be written to")
 	}
-	if got := readAll(t, resp.Body); got != "\x81\x20"+instead {
+	if got := readAll(t, scrub.NewFrames(scrubber(), conn)); got != "\x81\x20"+instead {
 		t.Errorf("read %q", got)
 	}
 }
