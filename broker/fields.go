@@ -37,6 +37,9 @@ const (
 // is about to begin.
 type fieldScan interface {
 	step(c byte)
+	// skip returns how many octets at the beginning of p may stand there and change
+	// nothing about what comes: they need not be stepped over.
+	skip(p []byte) int
 	// begins reports whether the next octet is the first of the value of a field
 	// that is declared.
 	begins() bool
@@ -78,6 +81,42 @@ func (j keyJudge) next(scan fieldScan, c byte) error {
 	}
 	scan.step(c)
 	return nil
+}
+
+// over judges octets of a body, which scan steps over.
+func (j keyJudge) over(scan fieldScan, p []byte) error {
+	for len(p) > 0 {
+		if n := scan.skip(p); n > 0 {
+			p = p[n:]
+			continue
+		}
+		if err := j.next(scan, p[0]); err != nil {
+			return err
+		}
+		p = p[1:]
+	}
+	return nil
+}
+
+// octets is a set of octets.
+type octets [256]bool
+
+// dull returns the octets of text that are none of those.
+func dull(but string) (set octets) {
+	for c := range set {
+		set[c] = utf8Text{}.reads(byte(c)) && strings.IndexByte(but, byte(c)) < 0 //nolint:gosec // c is below 256
+	}
+	return set
+}
+
+// span returns how many octets at the beginning of p are in the set.
+func (set *octets) span(p []byte) int {
+	for i, c := range p {
+		if !set[c] {
+			return i
+		}
+	}
+	return len(p)
 }
 
 // bodyError is a body that no credential can go into, or that cannot be looked into
@@ -199,11 +238,12 @@ type filler struct {
 	instead     []byte
 	judge       keyJudge
 
-	in   []byte // read, and not looked at yet
-	out  []byte // to be handed out
-	err  error  // of src
-	done int    // how often it was replaced
-	room [16 << 10]byte
+	in         []byte // read, and not looked at yet
+	out        []byte // to be handed out
+	err        error  // of src
+	done       int    // how often it was replaced
+	room       [16 << 10]byte
+	kept, made []byte // what in and out are parts of
 }
 
 // lookahead is how much must follow a placeholder before it is judged: the
@@ -218,10 +258,15 @@ func (f *filler) Read(p []byte) (int, error) {
 			return 0, f.err
 		}
 		if f.err == nil {
+			f.kept = append(f.kept[:0], f.in...) // little, and the beginning of kept is free
 			n, err := f.src.Read(f.room[:])
-			f.in, f.err = append(f.in, f.room[:n]...), err
+			f.kept = append(f.kept, f.room[:n]...)
+			f.in, f.err = f.kept, err
 		}
-		if err := f.work(); err != nil {
+		f.out = f.made[:0]
+		err := f.work()
+		f.made = f.out
+		if err != nil {
 			f.err, f.in, f.out = err, nil, nil
 			return 0, err
 		}
@@ -233,7 +278,6 @@ func (f *filler) Read(p []byte) (int, error) {
 
 // work moves what is settled from in to out.
 func (f *filler) work() error {
-	f.out = f.out[:0:0]
 	more := f.err == nil
 	for {
 		at := bytes.Index(f.in, f.placeholder)
@@ -269,10 +313,8 @@ func (f *filler) work() error {
 
 // pass hands n octets on as they are.
 func (f *filler) pass(n int) error {
-	for _, c := range f.in[:n] {
-		if err := f.judge.next(f.scan, c); err != nil {
-			return err
-		}
+	if err := f.judge.over(f.scan, f.in[:n]); err != nil {
+		return err
 	}
 	f.out = append(f.out, f.in[:n]...)
 	f.in = f.in[n:]
@@ -294,10 +336,8 @@ func (o *ownKeys) Read(p []byte) (int, error) {
 		return 0, o.err
 	}
 	n, err := o.ReadCloser.Read(p)
-	for _, c := range p[:n] {
-		if o.err = o.judge.next(o.scan, c); o.err != nil {
-			return 0, o.err
-		}
+	if o.err = o.judge.over(o.scan, p[:n]); o.err != nil {
+		return 0, o.err
 	}
 	return n, err
 }
@@ -414,6 +454,23 @@ func (s *jsonScan) unquoted() string {
 	return key
 }
 
+// What changes nothing inside of a text that is a value, and outside of texts.
+var (
+	inJSONText = dull("\"\\")
+	inJSON     = dull("{}[],:\"")
+)
+
+func (s *jsonScan) skip(p []byte) int {
+	switch {
+	case s.first || s.isKey && s.inText || s.escaped:
+		return 0
+	case s.inText:
+		return inJSONText.span(p)
+	default:
+		return inJSON.span(p)
+	}
+}
+
 func (s *jsonScan) begins() bool {
 	if !s.first || s.lost {
 		return false
@@ -460,6 +517,15 @@ func (s *formScan) step(c byte) {
 	case !s.inValue && len(s.name) <= maxName:
 		s.name = append(s.name, c)
 	}
+}
+
+var inForm = dull("&")
+
+func (s *formScan) skip(p []byte) int {
+	if s.first || !s.inValue {
+		return 0
+	}
+	return inForm.span(p)
 }
 
 func (s *formScan) begins() bool {
@@ -531,6 +597,18 @@ func partName(header []byte) string {
 		name = params["name"]
 	}
 	return name
+}
+
+func (s *partScan) skip(p []byte) int {
+	// A delimiter may be under way as long as its first octet is in tail.
+	if s.first || s.inHeader || bytes.IndexByte(s.tail, '\r') >= 0 {
+		return 0
+	}
+	s.tail = s.tail[:0]
+	if n := bytes.IndexByte(p, '\r'); n >= 0 {
+		return n
+	}
+	return len(p)
 }
 
 func (s *partScan) begins() bool { return s.first && s.declared }
