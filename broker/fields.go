@@ -104,7 +104,7 @@ type octets [256]bool
 // dull returns the octets of text that are none of those.
 func dull(but string) (set octets) {
 	for c := range set {
-		set[c] = utf8Text{}.reads(byte(c)) && strings.IndexByte(but, byte(c)) < 0 //nolint:gosec // c is below 256
+		set[c] = utf8Text{}.reads(byte(c)) && strings.IndexByte(but, byte(c)) < 0
 	}
 	return set
 }
