@@ -82,8 +82,9 @@ func Spellings(value, instead []byte, id int) []Needle {
 }
 
 // maxTwice is the length of a value above which what is written anew twice is not
-// looked for: the spellings would be too many octets.
-const maxTwice = 512
+// looked for: the spellings would be too many octets, and tokens that are made for
+// each request are long.
+const maxTwice = 128
 
 // opaque are the spellings of which no octet is one of the value.
 var opaque = []func([]byte) []byte{

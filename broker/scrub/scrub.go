@@ -32,8 +32,11 @@ func New(secrets ...Secret) *Scrubber {
 	for i, s := range secrets {
 		all = append(all, needle.Spellings([]byte(s.Value), []byte(s.Instead), i)...)
 	}
-	folded := make([]needle.Needle, 0, len(all))
+	var folded []needle.Needle
 	for _, n := range all {
+		if !n.Escapable { // names hold no escapes, and nothing that was encoded twice
+			continue
+		}
 		low := lowered(nil, string(n.Text))
 		folded = append(folded, needle.Needle{Text: low, Instead: low, Value: n.Value})
 	}
