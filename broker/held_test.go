@@ -53,7 +53,7 @@ func TestHeldAnswersEnd(t *testing.T) {
 		{"the run ends", func(k *kit) error { k.revoke("cell1"); return nil }, rules.CredentialMismatch},
 		{"the credential is revoked", func(k *kit) error {
 			return k.op("/v1/credentials/revoke", broker.Named{Credential: "api"}, nil)
-		}, rules.CredentialMismatch},
+		}, rules.CredentialRevoked},
 		{"its lock is narrowed", func(k *kit) error {
 			k.creds = append([]policyfile.Credential{}, k.creds...)
 			narrow(&k.creds[0])
