@@ -23,15 +23,18 @@ import (
 	"testing"
 	"time"
 
+	"filippo.io/age"
+
 	"sallyport/deploy"
 	"sallyport/test/lab"
 )
 
 const (
-	instance = "sp-e2e"
-	other    = "sp-e2e-other" // that a test takes up and down, and breaks
-	image    = "sallyport/sandbox:latest"
-	downName = "down.acme.test" // allowed, and nothing listens there
+	instance    = "sp-e2e"
+	other       = "sp-e2e-other" // that a test takes up and down, and breaks
+	image       = "sallyport/sandbox:latest"
+	metricsAddr = "127.0.0.1:19464"
+	downName    = "down.acme.test" // allowed, and nothing listens there
 )
 
 // world is what all tests share: a lab and an installation beside it.
@@ -40,6 +43,8 @@ type world struct {
 	bin string
 	lab *lab.Lab
 	up  *process
+	// reader is whom kept messages are encrypted to.
+	reader *age.X25519Identity
 }
 
 var w world
@@ -68,6 +73,9 @@ func (r runner) run() (code int, err error) {
 	if err := os.Chmod(w.dir, 0o711); err != nil {
 		return 0, err
 	}
+	if w.reader, err = age.GenerateX25519Identity(); err != nil {
+		return 0, err
+	}
 	w.bin = filepath.Join(w.dir, "sallyport")
 	build := exec.Command("go", "build", "-o", w.bin, "sallyport/cmd/sallyport")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -85,7 +93,7 @@ func (r runner) run() (code int, err error) {
 	if err := writeFiles(); err != nil {
 		return 0, err
 	}
-	if w.up, err = startUp(instance); err != nil {
+	if w.up, err = startUpWith(instance, filepath.Join(w.dir, "measured.yaml"), "--capture-recipient", w.reader.Recipient().String()); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, w.up.stop()) }()
@@ -142,6 +150,7 @@ rules:
 		"nothing.yaml": "apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: nothing, owner: tests, description: deny all}\nrules: []\n",
 		"token":        w.lab.Token,
 	}
+	files["measured.yaml"] = files["config.yaml"] + "metrics: " + metricsAddr + "\n"
 	for name, text := range files {
 		path := filepath.Join(w.dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

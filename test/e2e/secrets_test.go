@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -130,6 +131,12 @@ func TestNoSecretIsLeftAnywhere(t *testing.T) {
 	s.not("the run's output", []byte(r.stdout))
 	s.not("the run's errors", []byte(r.stderr))
 	s.commands(r.Run)
+	s.messages(r.Run)
+	metrics, err := exec.Command("curl", "-sS", "http://"+metricsAddr+"/metrics").Output()
+	if err != nil || !bytes.Contains(metrics, []byte("placeholder_leak")) {
+		t.Errorf("metrics: %v\n%s", err, metrics)
+	}
+	s.not("the metrics", metrics)
 	for _, pid := range daemons(t) {
 		for _, name := range []string{"environ", "cmdline"} {
 			b, err := os.ReadFile(filepath.Join("/proc", pid, name))
@@ -197,6 +204,39 @@ func (s *shown) commands(run string) {
 			s.t.Errorf("sallyport %s says\n%s\nwithout %q", strings.Join(tt.args, " "), out, tt.want)
 		}
 		s.not("sallyport "+strings.Join(tt.args, " "), out)
+	}
+}
+
+// messages searches what was kept of a run's requests and answers.
+func (s *shown) messages(run string) {
+	s.t.Helper()
+	identity := filepath.Join(s.t.TempDir(), "reader.key")
+	if err := os.WriteFile(identity, []byte(w.reader.String()+"\n"), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	list, err := command("audit", "query", "--run", run, "-o", "json").Output()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	reflected := 0
+	for line := range bytes.Lines(list) {
+		var rec struct{ Kind, ID string }
+		if err := json.Unmarshal(line, &rec); err != nil {
+			s.t.Fatal(err)
+		}
+		if rec.Kind != "admit" {
+			continue
+		}
+		for _, side := range [][]string{nil, {"--response"}} {
+			out, err := command(append([]string{"audit", "body", rec.ID, "--identity", identity}, side...)...).CombinedOutput()
+			s.not("what was kept of "+rec.ID, out)
+			if err == nil && bytes.Contains(out, []byte(`"authorization"`)) {
+				reflected++
+			}
+		}
+	}
+	if reflected != 3 {
+		s.t.Errorf("twin: %d of the answers that give the secret away were kept, want 3", reflected)
 	}
 }
 
