@@ -33,12 +33,18 @@ func (s *Scrubber) Response(resp *http.Response) error {
 }
 
 // Ask changes a request so that its answer can be scrubbed: not compressed,
-// nor messages within it, as gRPC and the extensions of WebSockets do.
+// nor messages within it, as gRPC, Connect and the extensions of WebSockets do, and
+// in no charset of the sandbox's choosing.
 func Ask(h http.Header) {
 	h["Accept-Encoding"] = []string{"identity"}
-	delete(h, "Sec-Websocket-Extensions")
-	delete(h, "Grpc-Accept-Encoding")
+	for _, name := range []string{"Sec-Websocket-Extensions", "Grpc-Accept-Encoding", "Connect-Accept-Encoding", "Accept-Charset", "A-Im"} {
+		delete(h, name)
+	}
 }
+
+// within are headers of answers that say how messages within the body are compressed.
+// A server takes that from the request, which may be compressed so.
+var within = []string{"Grpc-Encoding", "Connect-Content-Encoding"}
 
 func bodiless(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified ||
@@ -77,6 +83,11 @@ const maxCodings = 3
 // decode replaces the body by what its content codings (RFC 9110 section 8.4)
 // hold.
 func decode(resp *http.Response) error {
+	for _, name := range within {
+		if v := resp.Header.Get(name); v != "" && !strings.EqualFold(v, "identity") {
+			return fmt.Errorf("its messages are compressed (%s: %.40q); send requests that are not", name, v)
+		}
+	}
 	codings := strings.Split(strings.Join(resp.Header.Values("Content-Encoding"), ","), ",")
 	var names []string
 	for _, c := range codings {

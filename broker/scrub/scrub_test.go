@@ -397,10 +397,24 @@ func (b *trailerAtEnd) Read(p []byte) (int, error) {
 func (b *trailerAtEnd) Close() error { return nil }
 
 func TestAsk(t *testing.T) {
-	h := http.Header{"Accept-Encoding": {"gzip", "br"}, "Sec-Websocket-Extensions": {"permessage-deflate"}, "Accept": {"*/*"}}
+	h := http.Header{"Accept-Encoding": {"gzip", "br"}, "Accept-Charset": {"utf-32"}, "Grpc-Accept-Encoding": {"gzip"}, "Connect-Accept-Encoding": {"br"}, "Sec-Websocket-Extensions": {"permessage-deflate"}, "Accept": {"*/*"}}
 	scrub.Ask(h)
 	if d := cmp.Diff(http.Header{"Accept-Encoding": {"identity"}, "Accept": {"*/*"}}, h); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// TestCompressedMessagesAreRefused: nobody can look into them, and servers compress
+// as they are sent.
+func TestCompressedMessagesAreRefused(t *testing.T) {
+	for value, want := range map[string]bool{"gzip": false, "identity": true, "": true} {
+		for _, name := range []string{"Grpc-Encoding", "Connect-Content-Encoding"} {
+			resp := &http.Response{StatusCode: 200, Header: http.Header{name: {value}}, Body: io.NopCloser(strings.NewReader("\x00" + secret))}
+			err := scrubber().Response(resp)
+			if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "compressed") {
+				t.Errorf("%s: %s is answered %v", name, value, err)
+			}
+		}
 	}
 }
 
