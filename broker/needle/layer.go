@@ -23,7 +23,7 @@ const (
 	maxUnit = 48
 	// maxSpan is how long a value that is escaped in part may be, beyond its own
 	// length: this much is held back where an answer stops inside of it.
-	maxSpan = 16 << 10
+	maxSpan = 4 << 10
 )
 
 // introduces tells the octets with which escapes and line breaks begin.
@@ -200,7 +200,7 @@ func follow[T Text](x *Needle, text T, p, j int, final bool) (end int, st state)
 					cur.add(q)
 				}
 			}
-			if step(x.Text[j], text, i, first, &next) && !final {
+			if step(x.Text[j], text, i, first, &next) && !final && len(text) <= limit {
 				return len(text), part
 			}
 		}
@@ -226,7 +226,11 @@ func breaksAt[T Text](text T, i int) int {
 // behindBreak returns where text goes on behind the break of a line at i, if there is
 // one when as many layers of escapes as depth says are undone.
 func behindBreak[T Text](text T, i, depth int) int {
+	start := i
 	for last := byte(0); i < len(text) && introduces[text[i]] || last != 0; {
+		if i-start > maxUnit { // nobody indents so much
+			return start
+		}
 		c, n, st := unit(text, i, depth)
 		if st != whole {
 			return i

@@ -78,6 +78,42 @@ func inWhole(t *rapid.T, s string) string {
 	}).Draw(t, "escape all")(s)
 }
 
+// TestWhatIsHeldBackIsBounded: a secret that might go on for ever does not.
+func TestWhatIsHeldBackIsBounded(t *testing.T) {
+	s := scrubber()
+	const most = 64 << 10
+	for name, tail := range map[string]string{
+		"blanks": "\n" + strings.Repeat(" ", 1<<20), "zeros": "&#" + strings.Repeat("0", 1<<20), "digits in braces": `\u{` + strings.Repeat("0", 1<<20),
+		"breaks": strings.Repeat("=\r\n", 1<<18), "backslashes": strings.Repeat(`\`, 1<<18), "percent": strings.Repeat("%25", 1<<17),
+	} {
+		src := &counted{r: strings.NewReader(secret[:12] + tail)}
+		r := s.Body(io.NopCloser(src))
+		given := 0
+		for buf := make([]byte, 1<<10); ; {
+			n, err := r.Read(buf)
+			if given += n; src.n-given > most {
+				t.Errorf("%s: %d octets were read and %d given", name, src.n, given)
+				break
+			}
+			if err != nil {
+				break
+			}
+		}
+	}
+}
+
+// counted counts what is read of it.
+type counted struct {
+	r io.Reader
+	n int
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += n
+	return n, err
+}
+
 // TestAnyTwoEncodings: any secret in any two encodings over one another, but for
 // what docs/credentials.md says, is found wherever the text is cut.
 func TestAnyTwoEncodings(t *testing.T) {
