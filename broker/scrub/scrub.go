@@ -31,6 +31,7 @@ func New(secrets ...Secret) *Scrubber {
 	var all []needle.Needle
 	for i, s := range secrets {
 		all = append(all, needle.Spellings([]byte(s.Value), []byte(s.Instead), i)...)
+		all = append(all, beginnings(s, i)...)
 	}
 	var folded []needle.Needle
 	for _, n := range all {
@@ -41,6 +42,36 @@ func New(secrets ...Secret) *Scrubber {
 		folded = append(folded, needle.Needle{Text: low, Instead: low, Value: n.Value})
 	}
 	return &Scrubber{needle.NewSet(all), needle.NewSet(folded)}
+}
+
+// maxCut is the length above which a beginning of a secret is not looked for: that of
+// a long token says who made it, and for whom.
+const maxCut = 128
+
+// beginnings are the first half of a secret, and more: messages are cut short, also
+// where they repeat what was sent. Each has eight octets at least that its stand-in
+// does not begin with.
+func beginnings(s Secret, id int) (out []needle.Needle) {
+	if len(s.Value) > maxCut {
+		return nil
+	}
+	known := 0
+	for known < min(len(s.Value), len(s.Instead)) && s.Value[known] == s.Instead[known] {
+		known++
+	}
+	for eighths := 4; eighths < 8; eighths++ {
+		n := max((len(s.Value)*eighths+7)/8, known+needle.MinLen)
+		if n >= len(s.Value) {
+			break
+		}
+		by := make([]byte, n)
+		for i := range by {
+			by[i] = 'x'
+		}
+		copy(by, s.Instead)
+		out = append(out, needle.Needle{Text: []byte(s.Value[:n]), Instead: by, Value: id})
+	}
+	return out
 }
 
 // idle reports that there is nothing to look for.

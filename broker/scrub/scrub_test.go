@@ -125,13 +125,31 @@ func TestNamesInAnyCase(t *testing.T) {
 
 func TestOtherTextIsLeftAlone(t *testing.T) {
 	s := scrubber()
-	for _, in := range []string{"", "s", secret[:len(secret)-1], secret[1:], strings.ToUpper(secret), instead, strings.Repeat(secret[:30], 3)} {
+	for _, in := range []string{"", "s", secret[:15], secret[1:], strings.ToUpper(secret), instead, strings.Repeat(secret[:15], 3)} {
 		if got := s.Text(in); got != in {
 			t.Errorf("%q became %q", in, got)
 		}
 		if got := readAll(t, s.Body(io.NopCloser(iotest.OneByteReader(strings.NewReader(in))))); got != in {
 			t.Errorf("body %q became %q", in, got)
 		}
+	}
+}
+
+// TestCutShort: error messages are cut short, also inside of what was sent.
+func TestCutShort(t *testing.T) {
+	for n := len(secret) / 2; n < len(secret); n++ {
+		for _, end := range []string{"", "…", "..."} {
+			in := `{"error":"invalid header Bearer ` + secret[:n] + end
+			got := scrubber().Text(in)
+			body := readAll(t, scrubber().Body(io.NopCloser(iotest.OneByteReader(strings.NewReader(in)))))
+			if got != body || len(got) != len(in) || strings.Contains(got, secret[8:11]) || strings.Contains(got, secret[n-len(secret)/8-1:n]) {
+				t.Errorf("%q became %q and %q", in, got, body)
+			}
+		}
+	}
+	long := strings.Repeat(secret, 5)
+	if got := scrub.New(scrub.Secret{Value: long, Instead: instead}).Text(long[:120]); got != long[:120] {
+		t.Errorf("twin, the beginning of a long token became %q", got)
 	}
 }
 
@@ -224,8 +242,8 @@ func TestAnySplitGivesTheSame(t *testing.T) {
 
 func TestBodyPassesErrorsOn(t *testing.T) {
 	broken := errors.New("broken")
-	b, err := io.ReadAll(scrubber().Body(&pieces{parts: []string{"abc ", secret[:20]}, err: broken}))
-	if !errors.Is(err, broken) || string(b) != "abc "+secret[:20] {
+	b, err := io.ReadAll(scrubber().Body(&pieces{parts: []string{"abc ", secret[:14]}, err: broken}))
+	if !errors.Is(err, broken) || string(b) != "abc "+secret[:14] {
 		t.Errorf("read %q, %v", b, err)
 	}
 }
