@@ -266,8 +266,11 @@ func sameRequest(p gate.Pass, r *http.Request) error {
 	case r.Method != q.Method:
 		return fmt.Errorf("method %q was admitted, not %q", q.Method, r.Method)
 	}
-	for _, authority := range []string{r.Host, r.URL.Host} {
-		if e, err := target.ParseAuthority(authority, 443); authority != "" && (err != nil || e != q.Endpoint) {
+	for i, authority := range [...]string{r.Host, r.URL.Host} {
+		if authority == "" || i > 0 && authority == r.Host {
+			continue
+		}
+		if e, err := target.ParseAuthority(authority, 443); err != nil || e != q.Endpoint {
 			return fmt.Errorf("authority %q was admitted, not %q", q.Endpoint, authority)
 		}
 	}

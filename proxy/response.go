@@ -53,8 +53,9 @@ func (x *exchange) fetch() (*http.Response, error) {
 // outgoing makes the request that was admitted, octet by octet. The header of
 // the one that came stays as it was judged: it may be judged again.
 func (x *exchange) outgoing() *http.Request {
+	u := x.url()
 	out := &http.Request{
-		Method: x.in.Method, URL: x.url(), Host: x.form.endpoint.Authority(defaultPort(x.secure)),
+		Method: x.in.Method, URL: u, Host: u.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: maps.Clone(x.in.Header), ContentLength: x.in.ContentLength, TransferEncoding: x.in.TransferEncoding,
 	}

@@ -78,9 +78,10 @@ func (b *Body) Read(p []byte) (int, error) {
 
 // keep remembers an error, but not one that a deadline made.
 func (b *Body) keep(err error) error {
-	if err != nil && !isTimeout(err) {
+	whole := err == io.EOF //nolint:errorlint // never wrapped, by this package nor by a connection
+	if whole || err != nil && !isTimeout(err) {
 		b.err = err
-		b.whole.Store(err == io.EOF) //nolint:errorlint // never wrapped, by this package nor by a connection
+		b.whole.Store(whole)
 	}
 	return err
 }

@@ -42,6 +42,17 @@ func token(s string) bool {
 	return s != ""
 }
 
+// trimBlanks is strings.Trim for blanks and tabs, without making a set of them.
+func trimBlanks(s string) string {
+	for s != "" && (s[0] == ' ' || s[0] == '\t') {
+		s = s[1:]
+	}
+	for s != "" && (s[len(s)-1] == ' ' || s[len(s)-1] == '\t') {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
 // fieldText reports whether s can stand in a field's value (RFC 9110 section
 // 5.5): no control character but the tab.
 func fieldText(s string) bool {
@@ -82,7 +93,7 @@ func fields(block string) (http.Header, error) {
 		if colon <= 0 || !token(line[:colon]) {
 			return nil, bad("malformed header line")
 		}
-		value := strings.Trim(line[colon+1:], " \t")
+		value := trimBlanks(line[colon+1:])
 		if !fieldText(value) {
 			return nil, bad("invalid header value")
 		}
@@ -121,7 +132,7 @@ func otherVersion(s string) bool {
 func listed(values []string, want string) bool {
 	for _, v := range values {
 		for part := range strings.SplitSeq(v, ",") {
-			if strings.EqualFold(strings.Trim(part, " \t"), want) {
+			if strings.EqualFold(trimBlanks(part), want) {
 				return true
 			}
 		}
@@ -194,7 +205,7 @@ func announced(h http.Header) (http.Header, error) {
 	var t http.Header
 	for _, line := range v {
 		for name := range strings.SplitSeq(line, ",") {
-			if name = strings.Trim(name, " \t"); name == "" {
+			if name = trimBlanks(name); name == "" {
 				continue
 			}
 			if name = canonical(name); !token(name) || isFraming(name) {

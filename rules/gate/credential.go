@@ -21,10 +21,6 @@ const (
 	eventUnsaved = "unsaved" // what a server gave in its place could not be kept on disk
 )
 
-type credentialData struct {
-	Event string `json:"event"`
-}
-
 // eventOf returns what a refusal says about a credential, "" for nothing.
 func eventOf(r rules.Reason) string {
 	switch r {
@@ -49,13 +45,9 @@ func (g *Gate) tellCredential(ctx context.Context, of *audit.Record, id string) 
 }
 
 func (g *Gate) appendCredential(ctx context.Context, rec audit.Record, id, event string) error {
-	data, err := json.Marshal(credentialData{event})
-	if err != nil {
-		panic("gate: " + err.Error()) // a string can be written
-	}
 	// Whose it is and where it was to go; what became of the request is told
 	// in its own records.
-	rec.Kind, rec.ID, rec.Ref, rec.Data = audit.Credential, "", id, data
+	rec.Kind, rec.ID, rec.Ref, rec.Data = audit.Credential, "", id, json.RawMessage(`{"event":"`+event+`"}`)
 	rec.Verdict, rec.WouldDeny, rec.Addr, rec.Answer, rec.Status = "", "", "", "", 0
 	rec.Sent, rec.Received, rec.Micros = 0, 0, 0
 	return g.cfg.Recorder.Append(ctx, &rec)

@@ -125,9 +125,19 @@ func (s Said) Tells(*rules.Request, rules.Reason, error) (status int, answer str
 
 type originKey struct{}
 
+// origin is an Origin with what is recorded of its client, written once.
+type origin struct {
+	Origin
+	client string
+}
+
 // WithOrigin returns a context whose requests are recorded with o.
 func WithOrigin(ctx context.Context, o Origin) context.Context {
-	return context.WithValue(ctx, originKey{}, o)
+	known := origin{Origin: o}
+	if o.Client.IsValid() {
+		known.client = o.Client.String()
+	}
+	return context.WithValue(ctx, originKey{}, known)
 }
 
 // Pass proves that a request was admitted and recorded. Only Admit makes one;
@@ -141,7 +151,8 @@ type pass struct {
 	req      rules.Request
 	qtype    string // the word for req.Type
 	decision rules.Decision
-	origin   Origin
+	origin   origin
+	query    string // hash of the request's; "" for none
 	began    time.Time
 	recorded bool // an admit record stands in the log
 	closed   atomic.Bool
@@ -246,7 +257,10 @@ func (g *Gate) decide(ctx context.Context, req rules.Request) *pass {
 	now := g.cfg.Now()
 	req.Now = now.Unix()
 	p := &pass{gate: g, id: newID(now), req: req, began: now}
-	p.origin, _ = ctx.Value(originKey{}).(Origin)
+	p.origin, _ = ctx.Value(originKey{}).(origin)
+	if req.Query != "" {
+		p.query = g.cfg.Hash(req.Query)
+	}
 	id, ok := g.cfg.Identity(req.Cell)
 	if !ok {
 		p.identity = Identity{Cell: req.Cell}
@@ -511,16 +525,10 @@ func (p *pass) record(kind audit.Kind) audit.Record {
 		Scope: d.Scope, Credential: d.Credential,
 		Listener: p.origin.Listener, Proto: p.origin.Proto, Question: r.Question.String(),
 		Host: r.Endpoint.Host.String(), Port: r.Endpoint.Port, Method: r.Method, Path: r.Path.String(),
-		QType: p.qtype,
+		QType: p.qtype, Client: p.origin.client, Query: p.query,
 	}
 	if rec.Proto == "" && r.Protocol != 0 {
 		rec.Proto = r.Protocol.String()
-	}
-	if p.origin.Client.IsValid() {
-		rec.Client = p.origin.Client.String()
-	}
-	if r.Query != "" {
-		rec.Query = p.gate.cfg.Hash(r.Query)
 	}
 	if d.Log == rules.LogNone && (kind == audit.Admit || kind == audit.Done) {
 		rec.Path, rec.Query = "", ""

@@ -62,26 +62,26 @@ const (
 // ParseName reads a DNS name. One trailing dot is accepted and dropped.
 // Every error is a [*SyntaxError].
 func ParseName(s string) (Name, error) {
-	bad := func(why string) (Name, error) { return Name{}, &SyntaxError{Kind: "name", Input: s, Why: why} }
+	bad := func(why string) error { return &SyntaxError{Kind: "name", Input: s, Why: why} }
 	t := strings.TrimSuffix(s, ".")
 	switch {
 	case t == "":
-		return bad("empty")
+		return Name{}, bad("empty")
 	case len(t) > maxName:
-		return bad("longer than 253 octets")
+		return Name{}, bad("longer than 253 octets")
 	}
 	t, err := lowerASCII(t)
 	if err != nil {
-		return bad(err.Error())
+		return Name{}, bad(err.Error())
 	}
-	labels := strings.Split(t, ".")
-	for _, l := range labels {
-		if why := labelFault(l); why != "" {
-			return bad(why)
+	var last string
+	for last = range strings.SplitSeq(t, ".") {
+		if why := labelFault(last); why != "" {
+			return Name{}, bad(why)
 		}
 	}
-	if last := labels[len(labels)-1]; isNumber(last) {
-		return bad("the last label is a number: neither a name nor a canonical address")
+	if isNumber(last) {
+		return Name{}, bad("the last label is a number: neither a name nor a canonical address")
 	}
 	return Name{t}, nil
 }
@@ -206,8 +206,11 @@ func ParseHost(s string) (Host, error) {
 		}
 		return HostOfAddr(a), nil
 	}
-	if a, err := netip.ParseAddr(s); err == nil {
-		return HostOfAddr(a), nil
+	// An IPv4 address ends in a digit. To have a name refused for one is dear.
+	if s != "" && '0' <= s[len(s)-1] && s[len(s)-1] <= '9' {
+		if a, err := netip.ParseAddr(s); err == nil {
+			return HostOfAddr(a), nil
+		}
 	}
 	n, err := ParseName(s)
 	if err != nil {
@@ -292,11 +295,10 @@ func parsePort(s string) (uint16, error) {
 
 // String returns host:port with brackets where they belong.
 func (e Endpoint) String() string {
-	p := strconv.FormatUint(uint64(e.Port), 10)
-	if e.Host.addr.Is6() {
-		return "[" + e.Host.String() + "]:" + p
-	}
-	return e.Host.String() + ":" + p
+	var room [maxName + len(":65535")]byte // for all in one allocation
+	b := append(room[:0], e.Authority(e.Port)...)
+	b = append(b, ':')
+	return string(strconv.AppendUint(b, uint64(e.Port), 10))
 }
 
 // Authority returns the endpoint as a Host header of the scheme that has
