@@ -216,7 +216,7 @@ func (t *credentialTask) keep(c *cobra.Command) error {
 			"change it there, then: %s; or name the store in %s: source: {age: {file: %s, identity: %s}}",
 			t.inst.typed("credential rotate "+t.name), t.file, t.store.File(t.name).File, t.store.Identity))
 	}
-	v, err := askSecret(c.InOrStdin(), c.ErrOrStderr(), t.name)
+	v, err := askSecret(c.Context(), c.InOrStdin(), c.ErrOrStderr(), t.name)
 	if err != nil {
 		return err
 	}

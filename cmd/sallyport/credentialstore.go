@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"sallyport/broker/secret"
 	"sallyport/broker/source"
@@ -61,26 +59,6 @@ func storeOf(c *cobra.Command, inst instance) (store.Store, error) {
 		return store.Store{}, err
 	}
 	return inst.store(who), nil
-}
-
-// askSecret reads a secret: from a terminal without echo, or all of a pipe. One
-// line end at its end is taken off.
-func askSecret(in io.Reader, prompt io.Writer, name string) (secret.Value, error) {
-	f, ok := in.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		b, err := io.ReadAll(io.LimitReader(in, source.MaxLen+3))
-		if err != nil {
-			return secret.Value{}, fmt.Errorf("reading the secret: %w", err)
-		}
-		return oneSecret(b)
-	}
-	fmt.Fprintf(prompt, "secret of %s (it is not shown; several lines come through a pipe): ", name)
-	b, err := term.ReadPassword(int(f.Fd()))
-	fmt.Fprintln(prompt)
-	if err != nil {
-		return secret.Value{}, fmt.Errorf("reading the secret: %w", err)
-	}
-	return oneSecret(b)
 }
 
 func oneSecret(b []byte) (secret.Value, error) {
