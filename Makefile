@@ -4,9 +4,10 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unve
 TOOLS   := /var/lib/sallyport/tools/bin
 SCRIPTS := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
 T       ?= 30s
+FOR     ?= 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup setup-hardened demo test race fuzz lint lint-fast bench benchmarks golden docs clean ci
+.PHONY: help build setup setup-hardened demo test race fuzz lint lint-fast bench soak benchmarks golden docs clean ci
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +48,10 @@ lint-fast: ## gofmt and vet
 bench: ## the gateway against reference proxies, in turn, in a network namespace of its own (root; 4 min)
 	go build -o bin/bench ./test/bench
 	unshare --net sh -c 'ip link set lo up && exec bin/bench $(BENCH)'
+
+soak: ## mixed load over all paths for FOR=5m, with killed clients: memory and descriptors stay flat (root)
+	go build -o bin/bench ./test/bench
+	unshare --net sh -c 'ip link set lo up && exec bin/bench soak -for $(FOR)'
 
 benchmarks: ## Go's benchmarks, with counts fit for benchstat
 	go test -run '^$$' -bench . -benchmem -count 6 ./...

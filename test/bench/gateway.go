@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/pprof"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,6 +40,7 @@ const (
 
 type gatewayOptions struct {
 	dir, listen, dns string
+	transparent      bool
 	hosts            string
 	roots            string
 	broker           bool
@@ -55,6 +57,7 @@ func runGateway(ctx context.Context, args []string) error {
 	fs.StringVar(&o.dir, "dir", "", "directory for the log and the CA, with the authorities")
 	fs.StringVar(&o.listen, "listen", "127.0.0.1:3128", "where to listen")
 	fs.StringVar(&o.dns, "dns", "", "where to answer DNS; empty: nowhere")
+	fs.BoolVar(&o.transparent, "transparent", false, "serve redirected connections too, at the addresses of flows")
 	fs.StringVar(&o.hosts, "hosts", "", "more names of the origin, comma separated")
 	fs.StringVar(&o.roots, "roots", "", "the origin's authority, if not the one in -dir")
 	fs.BoolVar(&o.broker, "broker", false, "use the credential of the broker in -dir")
@@ -124,17 +127,76 @@ func serveGateway(ctx context.Context, o gatewayOptions) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	served := make(chan error, 2)
+	served := make(chan error, 2+len(flows))
+	parts := 1
 	go func() { served <- g.proxy.ServeExplicit(ctx, l) }()
+	if o.transparent {
+		for addr := range flows {
+			l, err := net.Listen("tcp", addr)
+			if err != nil {
+				return err
+			}
+			parts++
+			go func() { served <- g.proxy.ServeTransparent(ctx, l) }()
+		}
+	}
 	if o.dns != "" {
 		pc, err := net.ListenPacket("udp", o.dns)
 		if err != nil {
 			return err
 		}
+		parts++
 		go func() { served <- g.dns.Serve(ctx, pc, nil) }()
 	}
 	fmt.Println("ready", g.placeholder, filepath.Join(o.dir, "ca", "ca.crt"))
-	return <-served
+	err = <-served // all of them end with ctx, or the first with its error
+	cancel()
+	for range parts - 1 {
+		err = errors.Join(err, <-served)
+	}
+	return err
+}
+
+// flows are the addresses at which connections come that a kernel would have
+// redirected, and where each was going.
+var flows = map[string]string{
+	flowInspected: inspectedHost + ":" + tlsPort,
+	flowPassed:    passedHost + ":" + tlsPort,
+	flowRaw:       rawHost + ":" + plainPort,
+	flowPlain:     openHost + ":" + plainPort,
+}
+
+const (
+	flowInspected = "127.50.0.1:3129"
+	flowPassed    = "127.50.0.2:3129"
+	flowRaw       = "127.50.0.3:3129"
+	flowPlain     = "127.50.0.4:3129"
+)
+
+// originalDst is a virtual address for each flow: its own, with the port that the
+// client meant.
+func originalDst(c net.Conn) (netip.AddrPort, error) {
+	at, err := netip.ParseAddrPort(c.LocalAddr().String())
+	if err != nil {
+		return at, err
+	}
+	_, port, err := net.SplitHostPort(flows[at.String()])
+	if err != nil {
+		return at, err
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return netip.AddrPortFrom(at.Addr(), uint16(n)), err
+}
+
+// flowName is which name a virtual address stands for.
+func flowName(_ string, vip netip.Addr) (target.Name, bool) {
+	for addr, to := range flows {
+		if netip.MustParseAddrPort(addr).Addr() == vip {
+			n, err := target.ParseName(to[:strings.LastIndexByte(to, ':')])
+			return n, err == nil
+		}
+	}
+	return target.Name{}, false
 }
 
 // policyText has a rule for each of the origin's names, and many beside them.
@@ -280,7 +342,7 @@ func (b *benchGateway) wireProxy(ctx context.Context, o gatewayOptions, g *gate.
 	cfg := proxy.Config{
 		Gate:   g,
 		CellOf: func(netip.Addr) (string, bool) { return benchCell, true },
-		NameOf: func(string, netip.Addr) (target.Name, bool) { return target.Name{}, false },
+		NameOf: flowName, OriginalDst: originalDst,
 		Leaf:   ca.Leaf,
 		Find:   func(string, *http.Request) []rules.Carry { return nil },
 		Inject: func(context.Context, gate.Pass, *http.Request) error { return nil },

@@ -19,11 +19,13 @@ import (
 
 // probe is one way to the origin: through a proxy, or straight to it.
 type probe struct {
-	proxy  string      // "" for none
-	host   string      // of the origin, as the client names it
-	port   string      // of the origin
-	tls    *tls.Config // nil: no TLS
-	header string      // more lines of each request
+	proxy  string        // "" for none
+	host   string        // of the origin, as the client names it
+	port   string        // of the origin
+	tls    *tls.Config   // nil: no TLS
+	header string        // more lines of each request
+	longer time.Duration // than opTimeout a connection may be used
+	flow   string        // where to connect without asking; "" for CONNECT, or straight to the origin
 	cold   *atomic.Int64
 }
 
@@ -71,7 +73,10 @@ func (p *probe) open() (*conn, error) {
 	}
 	authority := net.JoinHostPort(host, p.port)
 	to := p.proxy
-	if to == "" {
+	switch {
+	case p.flow != "":
+		to = p.flow
+	case to == "":
 		to = net.JoinHostPort(originAddr, p.port)
 	}
 	c, err := net.Dial("tcp", to)
@@ -87,11 +92,11 @@ func (p *probe) open() (*conn, error) {
 }
 
 func (c *conn) begin(p *probe, host string) error {
-	if err := c.SetDeadline(time.Now().Add(opTimeout)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(opTimeout + p.longer)); err != nil {
 		return err
 	}
 	raw := c.Conn
-	if p.proxy != "" {
+	if p.proxy != "" && p.flow == "" {
 		if _, err := fmt.Fprintf(raw, "CONNECT %[1]s HTTP/1.1\r\nHost: %[1]s\r\nUser-Agent: bench\r\n\r\n", c.host); err != nil {
 			return err
 		}

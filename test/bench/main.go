@@ -2,7 +2,9 @@
 // least that a proxy can do, in turn and in one run, and prints the ratios.
 //
 //	bench [-rounds 5] [-d 700ms] [-only REGEXP] [-dir DIR]
+//	bench soak [-for 5m] [-large 10] [-dir DIR]
 //
+// The second measures nothing but whether the gateway stays as it is: see soak.go.
 // It starts itself again for every part: an origin, the references (see
 // ref.go), the gateway wired as in production (policy of 100 rules, log, CA,
 // dialler, DNS) and the broker that holds the one credential. Each can be
@@ -34,6 +36,7 @@ const (
 	inspectedHost = "origin.perf.test" // terminated, with a credential
 	passedHost    = "pass.perf.test"   // TLS that is passed through
 	rawHost       = "raw.perf.test"    // any bytes
+	openHost      = "open.perf.test"   // terminated, without a credential; for a soak alone
 	coldZone      = "cold.test"        // terminated; names below it are new each time
 	originAddr    = "127.7.7.7"
 	plainPort     = "8080"
@@ -42,7 +45,7 @@ const (
 
 func main() {
 	roles := map[string]func(context.Context, []string) error{
-		"run": runBench, "pki": runPKI, "origin": runOrigin, "broker": runBroker, "gateway": runGateway, "ref": runRef,
+		"run": runBench, "soak": runSoak, "pki": runPKI, "origin": runOrigin, "broker": runBroker, "gateway": runGateway, "ref": runRef,
 	}
 	role, args := "run", os.Args[1:]
 	if len(args) > 0 && roles[args[0]] != nil {

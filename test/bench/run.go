@@ -144,7 +144,7 @@ func runBench(ctx context.Context, args []string) error {
 		}
 		defer os.RemoveAll(b.dir)
 	}
-	if err := b.start(ctx); err != nil {
+	if err := b.start(ctx, refAddrs); err != nil {
 		return errors.Join(err, b.stop())
 	}
 	err = b.measure(ctx, os.Stdout, match, *rounds, *d)
@@ -154,7 +154,8 @@ func runBench(ctx context.Context, args []string) error {
 	return errors.Join(err, b.stop())
 }
 
-func (b *bench) start(ctx context.Context) error {
+// start starts the parts: the gateway with more arguments, and references.
+func (b *bench) start(ctx context.Context, refs map[string]string, more ...string) error {
 	if err := makePKI(b.dir); err != nil {
 		return err
 	}
@@ -170,12 +171,12 @@ func (b *bench) start(ctx context.Context) error {
 			return err
 		}
 	}
-	for name, addr := range refAddrs {
+	for name, addr := range refs {
 		if err := begin(name, "ref", "-mode", name, "-listen", addr); err != nil {
 			return err
 		}
 	}
-	args := []string{"-broker", "-listen", gatewayAddr, "-dns", dnsOurs}
+	args := append([]string{"-broker", "-listen", gatewayAddr, "-dns", dnsOurs}, more...)
 	if b.profile != "" {
 		args = append(args, "-cpuprofile", b.profile)
 	}
@@ -214,7 +215,7 @@ func (b *bench) stop() error {
 	return errors.Join(errs...)
 }
 
-func mapKeys(m map[string]*process) func(func(string) bool) {
+func mapKeys[V any](m map[string]V) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for k := range m {
 			if !yield(k) {
