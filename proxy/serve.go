@@ -160,7 +160,7 @@ func (r *run) newServed(base context.Context, ln net.Listener, h http.Handler) s
 		Handler:           h,
 		ReadHeaderTimeout: t.Header,
 		IdleTimeout:       t.KeepAlive,
-		MaxHeaderBytes:    l.HeaderBytes,
+		MaxHeaderBytes:    2 * l.HeaderBytes, // what is larger than once is refused by us, and recorded
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: l.H2Streams, MaxReadFrameSize: h2Frame,
 			MaxReceiveBufferPerConnection: h2ConnBuffer, MaxReceiveBufferPerStream: h2StreamBuffer,
@@ -175,7 +175,7 @@ func (r *run) newServed(base context.Context, ln net.Listener, h http.Handler) s
 		// OPTIONS * is for us to refuse and to record.
 		DisableGeneralOptionsHandler: true,
 	}
-	tellScheme(s, ln.Addr())
+	r.perConnection(s, ln.Addr())
 	return served{feed: newFeed(ln.Addr()), Server: s}
 }
 

@@ -1,0 +1,206 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+
+	"sallyport/rules"
+	"sallyport/rules/gate"
+)
+
+// HTTP/2 is net/http's, which answers by itself what it cannot read, and tells
+// nobody which connection that was. So each connection is served under a
+// http.Server of its own, a shell around the one that counts: what goes wrong
+// there is then the stream's, and is recorded.
+
+// perConnection has an HTTP/2 server serve each connection under a shell. A server
+// knows how only once it has begun to serve, so it serves a listener that is at
+// its end.
+func (r *run) perConnection(s *http.Server, addr net.Addr) {
+	none := newFeed(addr)
+	_ = none.Close()
+	_ = s.Serve(none)
+	for _, how := range []string{"h2", "unencrypted_http2"} {
+		inner := s.TLSNextProto[how]
+		if inner == nil {
+			panic("proxy: net/http serves no HTTP/2 as " + how)
+		}
+		s.TLSNextProto[how] = func(_ *http.Server, c *tls.Conn, h http.Handler) {
+			ctx := contextOf(h)
+			w := &h2Watch{run: r, st: streamFrom(ctx), ctx: ctx}
+			if how == "h2" {
+				h = schemeTeller{h}
+			}
+			inner(w.shell(s), c, h)
+			w.ended()
+		}
+	}
+}
+
+// contextOf is what net/http asks its own handler of HTTP/2 for: the context of
+// the connection.
+func contextOf(h http.Handler) context.Context {
+	of, ok := h.(interface{ BaseContext() context.Context })
+	if !ok {
+		panic("proxy: net/http's handler of HTTP/2 has no context")
+	}
+	return of.BaseContext()
+}
+
+// h2Watch records what net/http refuses on one connection.
+type h2Watch struct {
+	run *run
+	st  *stream
+	ctx context.Context //nolint:containedctx // of the connection, for its records
+
+	mu     sync.Mutex // guards all below
+	began  bool       // a request
+	broken bool       // the connection, which was recorded
+}
+
+// shell returns what a connection is served under: as s, but that errors come here.
+func (w *h2Watch) shell(s *http.Server) *http.Server {
+	conf := *s.HTTP2
+	conf.CountError = w.count
+	return &http.Server{
+		HTTP2: &conf, Protocols: s.Protocols, MaxHeaderBytes: s.MaxHeaderBytes,
+		IdleTimeout: s.IdleTimeout, ReadHeaderTimeout: s.ReadHeaderTimeout,
+		ErrorLog: slog.NewLogLogger(slogFor(w), slog.LevelDebug),
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if state == http.StateActive {
+				w.mu.Lock()
+				w.began = true
+				w.mu.Unlock()
+			}
+			if s.ConnState != nil {
+				s.ConnState(c, state)
+			}
+		},
+	}
+}
+
+// count is told every error by the word that net/http has for it.
+func (w *h2Watch) count(what string) {
+	switch what {
+	case "closed", "data_flow", "flow_on_data_length", "send_too_much", "headers_half_closed",
+		"dup_trailers", "trailers_not_ended", "trailers_pseudo", "trailers_bogus", "bad_flow":
+		// Of a request that was judged: its own record tells how it ended.
+	case "over_max_streams", "over_max_streams_race":
+		w.refuse(rules.Limit, what)
+	case "bad_connect", "bad_path_method", "bad_path", "userinfo_in_authority":
+		w.refuse(rules.BadRequest, what)
+	case "too_many_early_resets":
+		w.lost(rules.Limit, what)
+	default:
+		w.lost(rules.BadRequest, what)
+	}
+}
+
+// refuse records a request that net/http refused.
+func (w *h2Watch) refuse(reason rules.Reason, what string) {
+	w.st.requests.Add(1)
+	req := rules.Request{Question: rules.Fetch, Cell: w.st.cell, Endpoint: w.st.endpoint, Secure: w.st.secure}
+	_ = w.run.cfg.Gate.Refuse(w.ctx, req, reason, fmt.Errorf("%w: HTTP/2: %s", errHead, what)) // the error is the refusal itself
+}
+
+// lost records a connection that ends because of what cannot be read on it, once.
+func (w *h2Watch) lost(reason rules.Reason, what string) {
+	w.mu.Lock()
+	first := !w.broken
+	w.broken = true
+	w.mu.Unlock()
+	if first {
+		w.refuse(reason, what)
+	}
+}
+
+// ended records a request that net/http answered without a word to anybody.
+func (w *h2Watch) ended() {
+	w.mu.Lock()
+	began := w.began
+	w.mu.Unlock()
+	if began && w.st.requests.Load() == 0 {
+		w.lost(rules.BadRequest, "a head that is too large")
+	}
+}
+
+// slogFor takes net/http's log of a connection: an error that ends it is recorded,
+// the rest is for us.
+func slogFor(w *h2Watch) slog.Handler { return h2Log{w.run.cfg.Log.Handler(), w} }
+
+type h2Log struct {
+	slog.Handler
+	w *h2Watch
+}
+
+// Handle implements [slog.Handler].
+func (l h2Log) Handle(ctx context.Context, r slog.Record) error {
+	if _, what, ok := strings.Cut(r.Message, "connection error: "); ok {
+		l.w.lost(rules.BadRequest, strings.TrimSpace(what))
+	}
+	if !l.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return l.Handler.Handle(ctx, r)
+}
+
+// Enabled implements [slog.Handler]: all of it is looked at.
+func (h2Log) Enabled(context.Context, slog.Level) bool { return true }
+
+// schemeTeller says which requests in TLS have another :scheme than https (RFC 9113
+// section 8.3.1). net/http leaves the TLS state out of such a request, and then
+// fills it in before its handler sees it, so it has to be asked in between.
+type schemeTeller struct{ http.Handler }
+
+type otherSchemeKey struct{}
+
+// ServeHTTP implements [http.Handler].
+func (t schemeTeller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.TLS == nil {
+		r = r.WithContext(context.WithValue(r.Context(), otherSchemeKey{}, true))
+	}
+	t.Handler.ServeHTTP(w, r)
+}
+
+// BaseContext is what net/http asks for.
+func (t schemeTeller) BaseContext() context.Context { return contextOf(t.Handler) }
+
+// otherScheme reports a request in TLS whose :scheme is not https.
+func otherScheme(r *http.Request) bool {
+	return r.ProtoMajor == 2 && r.Context().Value(otherSchemeKey{}) != nil
+}
+
+var errLargeHead = errors.New("the request head is too large")
+
+// headSize is the size of a request head as HTTP/2 counts it (RFC 9113 section
+// 6.5.2).
+func headSize(r *http.Request) (n int) {
+	const each = 32
+	n = 4*each + len(r.Method) + len(r.Host) + len(r.RequestURI)
+	for name, values := range r.Header {
+		for _, v := range values {
+			n += each + len(name) + len(v)
+		}
+	}
+	return n
+}
+
+// refuseLarge refuses an HTTP/2 request whose head is too large, with the status
+// that one of HTTP/1 gets.
+func (x *exchange) refuseLarge() {
+	err := x.cfg.Gate.Refuse(x.ctx, x.request(), rules.BadRequest, errLargeHead)
+	denied, ok := errors.AsType[*gate.DeniedError](err)
+	if !ok {
+		denied = &gate.DeniedError{Reason: rules.BadRequest, Err: err}
+	}
+	d := denialOf(denied, x.st.cell, x.subject())
+	d.status = http.StatusRequestHeaderFieldsTooLarge
+	x.answer(d)
+}

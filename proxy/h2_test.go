@@ -1,0 +1,158 @@
+package proxy_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// frames speaks HTTP/2 as no client library would.
+type frames struct {
+	*http2.Framer
+	t     *testing.T
+	block bytes.Buffer
+	enc   *hpack.Encoder
+}
+
+func newFrames(t *testing.T, c net.Conn) *frames {
+	t.Helper()
+	_, err := io.WriteString(c, http2.ClientPreface)
+	must(t, err)
+	f := &frames{Framer: http2.NewFramer(c, c), t: t}
+	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	f.enc = hpack.NewEncoder(&f.block)
+	return f
+}
+
+// head sends a request's head, in as many frames as it takes.
+func (f *frames) head(id uint32, fields ...hpack.HeaderField) {
+	f.t.Helper()
+	f.block.Reset()
+	for _, h := range fields {
+		must(f.t, f.enc.WriteField(h))
+	}
+	b := f.block.Bytes()
+	const most = 16 << 10
+	first := b[:min(most, len(b))]
+	// What follows may be refused already: then nobody reads it.
+	_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: first, EndStream: true, EndHeaders: len(first) == len(b)})
+	for b = b[len(first):]; len(b) > 0; {
+		part := b[:min(most, len(b))]
+		b = b[len(part):]
+		if f.WriteContinuation(id, len(b) == 0, part) != nil {
+			return
+		}
+	}
+}
+
+func field(name, value string) hpack.HeaderField {
+	return hpack.HeaderField{Name: name, Value: value, Sensitive: true} // kept out of the table
+}
+
+func plainHead(more ...hpack.HeaderField) []hpack.HeaderField {
+	return append([]hpack.HeaderField{
+		field(":method", "GET"), field(":path", "/public/a"), field(":scheme", "https"), field(":authority", "ok.test"),
+	}, more...)
+}
+
+// result is the status of the answer, or how it was refused.
+func (f *frames) result() string {
+	for {
+		fr, err := f.ReadFrame()
+		if err != nil {
+			return "end"
+		}
+		switch fr := fr.(type) {
+		case *http2.MetaHeadersFrame:
+			return fr.PseudoValue("status")
+		case *http2.RSTStreamFrame:
+			return "reset"
+		case *http2.GoAwayFrame:
+			return "go away"
+		}
+	}
+}
+
+// TestUnreadableH2 is DS-04 and HW-03: what cannot be read of HTTP/2 is refused and
+// recorded once, on a connection that has said nothing else and on one that is in
+// use; the connection's own record is not "no request".
+func TestUnreadableH2(t *testing.T) {
+	large := func(n int) []hpack.HeaderField {
+		var out []hpack.HeaderField
+		for i := range n {
+			out = append(out, field(fmt.Sprintf("a%d", i), strings.Repeat("x", 1<<10)))
+		}
+		return out
+	}
+	tests := []struct {
+		name string
+		send func(f *frames, id uint32)
+		want string
+	}{
+		{"userinfo in the authority", func(f *frames, id uint32) {
+			f.head(id, field(":method", "GET"), field(":path", "/"), field(":scheme", "https"), field(":authority", "ok.test@evil.test"))
+		}, "reset"},
+		{"no path", func(f *frames, id uint32) { f.head(id, field(":method", "GET"), field(":scheme", "https")) }, "reset"},
+		{"DS-04 head over the bound", func(f *frames, id uint32) { f.head(id, plainHead(large(80)...)...) }, "431"},
+		{"DS-04 head far over it", func(f *frames, id uint32) { f.head(id, plainHead(large(1000)...)...) }, "go away"},
+		{"an even stream", func(f *frames, id uint32) { f.head(id+1, plainHead()...) }, "go away"},
+		{"compression that is none", func(f *frames, id uint32) {
+			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndStream: true, EndHeaders: true})
+		}, "go away"},
+		{"a frame of no known stream", func(f *frames, id uint32) { _ = f.WriteData(id+20, true, []byte("x")) }, "go away"},
+		{"a broken frame", func(f *frames, _ uint32) { _ = f.WriteRawFrame(http2.FrameWindowUpdate, 0, 0, []byte{0}) }, "go away"},
+	}
+	for _, w := range ways() {
+		if !w.h2 {
+			continue
+		}
+		for _, used := range []bool{false, true} {
+			l := newLab(t)
+			o := &witness{}
+			l.serveOrigin("ok.test", true, o)
+			for _, tt := range tests {
+				t.Run(fmt.Sprintf("%s, used %v, %s", w.name, used, tt.name), func(t *testing.T) {
+					c, err := w.open(l, t.Context(), "ok.test:443")
+					must(t, err)
+					defer c.Close()
+					tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2"}})
+					must(t, err)
+					f := newFrames(t, tc)
+					must(t, f.WriteSettings())
+					id := uint32(1)
+					if used {
+						f.head(id, plainHead()...)
+						if got := f.result(); got != "200" {
+							t.Errorf("the twin: %s", got)
+						}
+						l.log.await(t, 2)
+						l.dialled()
+						o.take()
+						id += 2
+					}
+					tt.send(f, id)
+					if got := f.result(); got != tt.want {
+						t.Errorf("got %s, want %s", got, tt.want)
+					}
+					wantRefusal(t, l, "bad_request")
+					_ = tc.Close()
+					wantNothingDialled(t, l)
+					if saw := o.take(); len(saw) > 0 {
+						t.Errorf("the origin saw %+v", saw)
+					}
+				})
+			}
+			must(t, l.stop())
+			if rest := l.log.take(); len(rest) > 0 {
+				t.Errorf("%s: more records: %+v", w.name, linesOf(rest))
+			}
+		}
+	}
+}
