@@ -63,10 +63,14 @@ func (s *Server) offer(h *tls.ClientHelloInfo) (*tls.Config, error) {
 	if !ok {
 		return nil, errors.New("proxy: a connection that is not a stream's")
 	}
+	if c.st.run.draining.Load() {
+		return s.tlsH1, nil // HTTP/2 takes no connection any more
+	}
 	if !slices.Contains(h.SupportedProtos, "h2") {
 		return nil, nil //nolint:nilnil // the configuration at hand
 	}
 	if c.st.takeH2() {
+		c.st.hand()
 		return nil, nil //nolint:nilnil // as above
 	}
 	if !slices.ContainsFunc(h.SupportedProtos, func(p string) bool { return slices.Contains(s.tlsH1.NextProtos, p) }) {
@@ -80,6 +84,20 @@ func (s *Server) offer(h *tls.ClientHelloInfo) (*tls.Config, error) {
 func (st *stream) takeH2() bool {
 	st.countsH2 = st.countsH2 || st.run.h2Conns.Take(st.cell)
 	return st.countsH2
+}
+
+// hand has the end of the server wait until the stream is HTTP/2's, or handed says
+// that it will not be. Both are for the stream's own goroutine.
+func (st *stream) hand() {
+	st.run.handing.RLock()
+	st.handing = true
+}
+
+func (st *stream) handed() {
+	if st.handing {
+		st.handing = false
+		st.run.handing.RUnlock()
+	}
 }
 
 // giveH2 gives back what takeH2 took.

@@ -175,22 +175,25 @@ func (c *http1) call(a *answer, req *http.Request) (ok bool) {
 func (c *http1) await() bool {
 	t := c.run.cfg.Timeouts
 	longest := t.KeepAlive
-	if c.last == "" {
+	// A client that has just come is not sent away by an end of the server: its
+	// request may be on its way.
+	fresh := c.last == ""
+	if fresh {
 		longest = t.Header
 	}
-	c.st.idle.Store(true)
+	c.st.idle.Store(!fresh)
 	defer c.st.idle.Store(false)
 	hot := min(hotTime, longest)
 	if c.in.Buffered() == 0 {
 		c.deadlineAbout(hot)
 	}
-	if c.run.draining.Load() && c.in.Buffered() == 0 {
+	if !fresh && c.run.draining.Load() && c.in.Buffered() == 0 {
 		return false
 	}
 	whole, err := c.in.Begin()
 	if timedOut(err) && longest > hot {
 		c.deadline(c.run.cfg.Now().Add(longest - hot))
-		if c.run.draining.Load() {
+		if !fresh && c.run.draining.Load() {
 			return false
 		}
 		if err = c.in.Wait(); err == nil {

@@ -31,6 +31,7 @@ func (r *run) inspectTLS(ctx context.Context, st *stream) {
 	}
 	st.secure, st.h2 = true, t.ConnectionState().NegotiatedProtocol == "h2"
 	if !st.h2 {
+		st.handed()
 		st.giveH2()
 	}
 	if err := st.conn.SetDeadline(noDeadline); err != nil {
@@ -70,7 +71,9 @@ func (r *run) inspect(ctx context.Context, st *stream, c net.Conn) {
 
 // serveH2 hands a stream that speaks HTTP/2 to net/http.
 func (r *run) serveH2(ctx context.Context, st *stream, c net.Conn) {
-	if !r.inner.feed.put(c) {
+	ok := r.inner.feed.put(c)
+	st.handed()
+	if !ok {
 		st.finish(ctx, errShutdown)
 	}
 }

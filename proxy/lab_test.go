@@ -85,6 +85,7 @@ type lab struct {
 	explicitAddr    string
 	changed         chan struct{}
 	stop            func() error
+	cfg             proxy.Config
 
 	mu      sync.Mutex
 	vips    map[netip.Addr]target.Endpoint // loopback address that a flow goes to → what it stands for
@@ -216,8 +217,33 @@ func newLab(t testing.TB, opts ...labOption) *lab {
 	}
 	s, err := proxy.New(cfg)
 	must(t, err)
+	l.cfg = cfg
 	l.serve(s)
 	return l
+}
+
+// serveCopies has a server of its own serve copies of two listeners, as one does
+// that was handed them: the listeners outlive it.
+func (l *lab) serveCopies(held []*net.TCPListener) (stop func()) {
+	l.t.Helper()
+	s, err := proxy.New(l.cfg)
+	must(l.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, len(held))
+	for i, serve := range []func(context.Context, net.Listener) error{s.ServeTransparent, s.ServeExplicit} {
+		f, err := held[i].File()
+		must(l.t, err)
+		ln, err := net.FileListener(f)
+		must(l.t, err)
+		must(l.t, f.Close())
+		go func() { done <- serve(ctx, ln) }()
+	}
+	return func() {
+		cancel()
+		if err := errors.Join(<-done, <-done); err != nil {
+			l.t.Errorf("serving: %v", err)
+		}
+	}
 }
 
 // serve runs both listeners until the test ends.

@@ -28,6 +28,9 @@ type run struct {
 	inner    served // HTTP/2: the requests inside terminated streams, and CONNECT
 	open     sync.WaitGroup
 	draining atomic.Bool // no further request is taken
+	// handing is held for reading by who may hand a connection on to HTTP/2, and
+	// for writing once nobody will any more.
+	handing sync.RWMutex
 }
 
 // served is an HTTP server and the connections that it is fed.
@@ -104,8 +107,12 @@ func (r *run) drain(ctx context.Context, cancel context.CancelFunc) {
 		}
 	})
 	var shut sync.WaitGroup
-	shut.Go(func() { _ = r.inner.Shutdown(grace) }) // what it leaves open is cut below
-	select {                                        // tunnels and WebSockets too, which Shutdown does not know
+	shut.Go(func() {
+		r.handing.Lock()            // who was offered HTTP/2 gets it
+		r.handing.Unlock()          //nolint:staticcheck // nothing is to be done in between
+		_ = r.inner.Shutdown(grace) // what it leaves open is cut below
+	})
+	select { // tunnels and WebSockets too, which Shutdown does not know
 	case <-gone:
 	case <-grace.Done():
 	}

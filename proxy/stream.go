@@ -40,6 +40,7 @@ type stream struct {
 
 	over     bool         // beyond a limit: refuse whatever comes
 	countsH2 bool         // among the HTTP/2 connections of the cell
+	handing  bool         // holds run.handing
 	began    time.Time    // of the connection below, for a stream of an HTTP/2 connection
 	requests atomic.Int32 // that were judged
 	heads    atomic.Int32 // HTTP/1 request heads begun, understood or not
@@ -133,6 +134,7 @@ func (st *stream) finish(ctx context.Context, cause error) {
 	st.once.Do(func() {
 		_ = st.conn.Close()
 		st.run.forget(st)
+		st.handed()
 		st.giveH2()
 		judged := st.requests.Load()
 		if !st.h2 && st.heads.Load() > judged && !st.hijacked.Load() {
