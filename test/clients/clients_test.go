@@ -16,6 +16,7 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/cgi"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"sallyport/launcher"
 )
 
 // pemOf writes a private key as PKCS #8.
@@ -234,6 +237,25 @@ func TestClientCertificate(t *testing.T) {
 	}
 }
 
+// counting counts what is read.
+type counting struct {
+	io.ReadCloser
+	n int64
+}
+
+func (c *counting) Read(b []byte) (int, error) {
+	n, err := c.ReadCloser.Read(b)
+	c.n += int64(n)
+	return n, err
+}
+
+// gitVariables are those that the launcher sets for git.
+func gitVariables() []string {
+	return slices.DeleteFunc(launcher.Environment(netip.MustParseAddrPort("127.0.0.1:3128")), func(kv string) bool {
+		return !strings.HasPrefix(kv, "GIT_CONFIG_")
+	})
+}
+
 // TestGitOverHTTPS: clone and push, with a placeholder for a token.
 func TestGitOverHTTPS(t *testing.T) {
 	const token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
@@ -253,7 +275,14 @@ func TestGitOverHTTPS(t *testing.T) {
 	}
 	backend := &cgi.Handler{Path: git, Args: []string{"http-backend"}, Root: "/acme", Dir: dir, Env: env, Stderr: io.Discard}
 	var refused atomic.Int64
+	var chunked atomic.Int64 // octets of the largest upload in chunks
 	server := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TransferEncoding) > 0 {
+			r.TransferEncoding = nil // package cgi refuses chunks, which the backend reads to the end
+			counted := &counting{ReadCloser: r.Body}
+			r.Body = counted
+			defer func() { chunked.Store(max(chunked.Load(), counted.n)) }()
+		}
 		if user, pw, _ := r.BasicAuth(); user != "x-access-token" || pw != token {
 			refused.Add(1)
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
@@ -269,6 +298,14 @@ func TestGitOverHTTPS(t *testing.T) {
 	g.must("", "sh", "-ec", `git clone -q "https://x-access-token:$GIT_TOKEN@git.test/acme/app.git" one
 		cd one; echo text > file; git add file; git commit -qm first; git push -q origin HEAD:main; cd ..
 		git clone -q "https://git.test/acme/app.git" two; test "$(cat two/file)" = text`)
+	// A pack of more than git's 1 MiB goes in chunks, over HTTP/1.1 as a sandbox has it.
+	g.env = append(g.env, gitVariables()...)
+	g.must("", "sh", "-ec", `cd two; head -c 5000000 /dev/urandom > large; git add large; git commit -qm large
+		git push -q "https://x-access-token:$GIT_TOKEN@git.test/acme/app.git" HEAD:main; cd ..
+		git clone -q "https://git.test/acme/app.git" five; cmp two/large five/large`)
+	if n := chunked.Load(); n < 5_000_000 {
+		t.Errorf("the largest upload in chunks has %d octets", n)
+	}
 	if refused.Load() != 0 {
 		t.Errorf("the server refused %d requests", refused.Load())
 	}
