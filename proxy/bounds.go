@@ -87,15 +87,14 @@ func (st *stream) takeH2() bool {
 }
 
 // hand has the end of the server wait until the stream is HTTP/2's, or handed says
-// that it will not be. Both are for the stream's own goroutine.
+// that it will not be.
 func (st *stream) hand() {
 	st.run.handing.RLock()
-	st.handing = true
+	st.handing.Store(true)
 }
 
 func (st *stream) handed() {
-	if st.handing {
-		st.handing = false
+	if st.handing.CompareAndSwap(true, false) {
 		st.run.handing.RUnlock()
 	}
 }

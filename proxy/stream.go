@@ -40,7 +40,7 @@ type stream struct {
 
 	over     bool         // beyond a limit: refuse whatever comes
 	countsH2 bool         // among the HTTP/2 connections of the cell
-	handing  bool         // holds run.handing
+	handing  atomic.Bool  // holds run.handing
 	began    time.Time    // of the connection below, for a stream of an HTTP/2 connection
 	requests atomic.Int32 // that were judged
 	heads    atomic.Int32 // HTTP/1 request heads begun, understood or not
