@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -86,20 +87,22 @@ func (w *h2Watch) shell(s *http.Server) *http.Server {
 	}
 }
 
-// count is told every error by the word that net/http has for it.
+// count is told every error by the words that net/http has for it: conn_ or
+// stream_, the code that it is answered with, and what it was.
 func (w *h2Watch) count(what string) {
-	switch what {
-	case "closed", "data_flow", "flow_on_data_length", "send_too_much", "headers_half_closed",
-		"dup_trailers", "trailers_not_ended", "trailers_pseudo", "trailers_bogus", "bad_flow":
-		// Of a request that was judged: its own record tells how it ended.
-	case "over_max_streams", "over_max_streams_race":
-		w.refuse(rules.Limit, what)
-	case "bad_connect", "bad_path_method", "bad_path", "userinfo_in_authority":
-		w.refuse(rules.BadRequest, what)
-	case "too_many_early_resets":
+	is := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(what, "_"+name) })
+	}
+	switch {
+	case is("too_many_early_resets"):
 		w.lost(rules.Limit, what)
-	default:
+	case !strings.HasPrefix(what, "stream_"):
 		w.lost(rules.BadRequest, what)
+	case is("over_max_streams", "over_max_streams_race"):
+		w.refuse(rules.Limit, what)
+	case is("bad_connect", "bad_path_method", "bad_path", "userinfo_in_authority", "priority"):
+		w.refuse(rules.BadRequest, what)
+	default: // of a request that was judged: its own record tells how it ended
 	}
 }
 
