@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -197,7 +196,7 @@ func TestWebSocketHalfClose(t *testing.T) {
 			default:
 				t.Fatalf("%T has no half-close", c)
 			}
-			got, err := io.ReadAll(net.Conn(c))
+			got, err := io.ReadAll(c)
 			must(t, err)
 			if !strings.HasSuffix(string(got), `after "all", <nil>`) {
 				t.Errorf("got %q", got)
