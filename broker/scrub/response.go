@@ -88,11 +88,12 @@ func decode(resp *http.Response) error {
 			return fmt.Errorf("its messages are compressed (%s: %.40q); send requests that are not", name, v)
 		}
 	}
-	codings := strings.Split(strings.Join(resp.Header.Values("Content-Encoding"), ","), ",")
 	var names []string
-	for _, c := range codings {
-		if c = strings.TrimSpace(c); c != "" && !strings.EqualFold(c, "identity") {
-			names = append(names, c)
+	for _, line := range resp.Header["Content-Encoding"] {
+		for c := range strings.SplitSeq(line, ",") {
+			if c = strings.TrimSpace(c); c != "" && !strings.EqualFold(c, "identity") {
+				names = append(names, c)
+			}
 		}
 	}
 	switch {
