@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -36,8 +37,31 @@ func (cc *clientCell) asksToken(p gate.Pass) bool {
 	}
 	q := p.Request()
 	place, ok := cc.finder.place(p.Decision().Credential)
-	return ok && place.Token != "" && q.Secure && q.Method == http.MethodPost && q.Question == rules.Fetch &&
-		"https://"+q.Endpoint.Authority(443)+q.Path.String() == place.Token
+	if !ok || place.Token == "" || !q.Secure || q.Method != http.MethodPost || q.Question != rules.Fetch {
+		return false
+	}
+	asked := askedURL(p)
+	return asked == place.Token || place.Device != "" && asked == place.Device
+}
+
+// answeredHere reports whether nothing of a request is sent: [Client.Answer] answers it,
+// or it is refused. No request goes as it is to an endpoint at which people sign in.
+func (cc *clientCell) answeredHere(p gate.Pass, place control.Place) (bool, error) {
+	asked := askedURL(p)
+	switch {
+	case cc.asksToken(p):
+		return true, nil
+	case place.Type == "oauth2-user" && (asked == place.Token || asked == place.Device):
+		return true, denied(p, rules.CredentialMismatch, errors.New("an endpoint at which people sign in is asked with POST alone"))
+	default:
+		return false, nil
+	}
+}
+
+// askedURL is the address that was admitted, as credential files write it.
+func askedURL(p gate.Pass) string {
+	q := p.Request()
+	return "https://" + q.Endpoint.Authority(443) + q.Path.String()
 }
 
 // Answer answers a request for a token in upstream's place; nil says that the
@@ -58,6 +82,9 @@ func (c *Client) Answer(ctx context.Context, p gate.Pass, r *http.Request) (*htt
 		}
 	}
 	g := cc.finder.grant(p.Decision().Credential)
+	if g.Place.Type == "oauth2-user" {
+		return c.answerSignIn(ctx, p, r, form)
+	}
 	if len(form) > maxTokenForm || !shows(g, r.Header.Get("Authorization"), form) {
 		return nil, denied(p, rules.ForeignCredential, errors.New("the request for a token does not show itself with the placeholder"))
 	}
@@ -72,13 +99,35 @@ func (c *Client) Answer(ctx context.Context, p gate.Pass, r *http.Request) (*htt
 	if err != nil {
 		return nil, err
 	}
+	return answered(r, http.StatusOK, "application/json", body), nil
+}
+
+// answered makes an answer in upstream's place.
+func answered(r *http.Request, status int, kind, body string) *http.Response {
 	return &http.Response{
-		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
-		Header: http.Header{
-			"Content-Type": {"application/json"}, "Content-Length": {strconv.Itoa(len(body))}, "Cache-Control": {"no-store"},
-		},
-		Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
-	}, nil
+		Status: strconv.Itoa(status) + " " + http.StatusText(status), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
+		Header: http.Header{"Content-Type": {kind}, "Content-Length": {strconv.Itoa(len(body))}, "Cache-Control": {"no-store"}},
+		Body:   io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
+	}
+}
+
+// answerSignIn answers a program that has a person sign in: by way of the broker, with
+// stand-ins.
+func (c *Client) answerSignIn(ctx context.Context, p gate.Pass, r *http.Request, form []byte) (*http.Response, error) {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	coded := r.Header.Get("Content-Encoding") != ""
+	if len(form) > maxTokenForm || err != nil || kind != "application/x-www-form-urlencoded" || coded {
+		return nil, denied(p, rules.BadRequest, fmt.Errorf("a request to an endpoint at which people sign in is a form of at most %d octets (application/x-www-form-urlencoded), not coded", maxTokenForm))
+	}
+	in := signInRequest{injectRequest: c.requestOf(p), Form: string(form), Authorization: r.Header.Get("Authorization")}
+	var ans signInAnswer
+	if reason, err := c.call(ctx, "/v1/signin", in, &ans); err != nil {
+		return nil, denied(p, reason, err)
+	}
+	if err := c.tell(ctx, p, injectAnswer{Minted: ans.Taken}); err != nil {
+		return nil, err
+	}
+	return answered(r, ans.Status, ans.Kind, ans.Body), nil
 }
 
 // shows reports whether a request for a token holds a placeholder of g where

@@ -138,8 +138,8 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 	if err != nil {
 		return denied(p, rules.CredentialMismatch, err)
 	}
-	if cc.asksToken(p) {
-		return nil // Answer answers it, and nothing is sent
+	if here, err := cc.answeredHere(p, place); here {
+		return err
 	}
 	m, err := messageOf(place, r)
 	if err != nil {
@@ -328,7 +328,7 @@ func denied(p gate.Pass, reason rules.Reason, err error) error {
 // refusal means that the two do not understand each other.
 func reasonOf(e *control.Error) rules.Reason {
 	switch r := rules.Reason(e.Reason); r {
-	case rules.CredentialMismatch, rules.CredentialRevoked, rules.CredentialUnavail:
+	case rules.CredentialMismatch, rules.CredentialRevoked, rules.CredentialUnavail, rules.ForeignCredential:
 		return r
 	default:
 		return rules.BrokerUnavailable

@@ -25,6 +25,7 @@ func (s *Server) sweepLocked() (dropped int) {
 		next := &cellGrants{run: c.run, grants: s.fitting(cell, c.run, c.grants)}
 		dropped += len(c.grants) - len(next.grants)
 		s.cells[cell] = next
+		maps.DeleteFunc(s.signIns[cell], func(name string, _ *signedIn) bool { return !next.has(name) })
 	}
 	return dropped
 }
@@ -133,6 +134,9 @@ func (s *Server) test(ctx context.Context, in Named) (Tested, error) {
 	req, err := trial(b.doc, began)
 	if err != nil {
 		return Tested{}, refuse(http.StatusConflict, rules.BadRequest, "%v", err)
+	}
+	if _, ok := b.scheme.(*sign.Login); ok {
+		return Tested{}, refuse(http.StatusConflict, rules.CredentialUnavail, "credential %q signs with what a person grants inside a run; there is nothing to try outside of one", b.name)
 	}
 	ch, err := b.scheme.Sign(ctx, v, req)
 	if err != nil {

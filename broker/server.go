@@ -29,6 +29,7 @@ import (
 	"sallyport/control"
 	"sallyport/rules"
 	"sallyport/rules/policyfile"
+	"sallyport/rules/target"
 )
 
 // Config is what a Server needs. Now and Log are required.
@@ -77,10 +78,11 @@ type Server struct {
 	// before anybody is told that it was made.
 	lines control.Lines
 
-	mu    sync.Mutex // guards cells, uses, told, and replacing creds
-	cells map[string]*cellGrants
-	uses  map[string]*use
-	told  map[refusal]told
+	mu      sync.Mutex // guards cells, uses, told, signIns, and replacing creds
+	cells   map[string]*cellGrants
+	uses    map[string]*use
+	told    map[refusal]told
+	signIns map[string]map[string]*signedIn // by cell and credential
 }
 
 // cellGrants is what one cell's run was given; it never changes once stored.
@@ -118,7 +120,7 @@ func NewServer(cfg Config) (*Server, error) {
 	if cfg.Revoked == nil {
 		cfg.Revoked = func(string) bool { return false }
 	}
-	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), cells: map[string]*cellGrants{}, uses: map[string]*use{}}
+	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), cells: map[string]*cellGrants{}, uses: map[string]*use{}, signIns: map[string]map[string]*signedIn{}}
 	creds, err := s.bindAll(cfg, nil)
 	if err != nil {
 		return nil, err
@@ -233,6 +235,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("POST /v1/inject", control.Handle(gateway, s.inject))
 	mux.Handle("POST /v1/uses", control.Handle(gateway, s.used))
 	mux.Handle("POST "+lineOp, s.lines.Handle(gateway))
+	mux.Handle("POST /v1/signin", control.Handle(gateway, s.signIn))
 	mux.Handle("POST /v1/certificate", control.Handle(gateway, s.certificate))
 	mux.Handle("POST /v1/handshake", control.Handle(gateway, s.signature))
 	return mux
@@ -305,6 +308,9 @@ func (s *Server) grantOne(ctx context.Context, name string) (control.Grant, erro
 		return control.Grant{}, fmt.Errorf("granting %q: %w", name, err)
 	}
 	defer v.Wipe()
+	if scheme, ok := b.scheme.(*sign.Login); ok {
+		return signInGrant(b, scheme, v)
+	}
 	g := control.Grant{Credential: name, Place: b.place()}
 	shapes := []string{string(v.Reveal())}
 	if s, ok := b.scheme.(sign.Shaper); ok {
@@ -392,6 +398,7 @@ func (s *Server) revoke(ctx context.Context, in RevokeRequest) (Revoked, error) 
 	}
 	delete(s.cells, in.Cell)
 	s.lines.Break()
+	delete(s.signIns, in.Cell)
 	s.cfg.Log.InfoContext(ctx, "revoked", "cell", in.Cell, "run", c.run)
 	return Revoked{len(c.grants)}, nil
 }
@@ -500,6 +507,9 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "%v", err))
 	}
 	defer v.Wipe()
+	if v, err = s.token(b, in, v); err != nil {
+		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "%v", err))
+	}
 	ctx, mints := sign.CountMints(ctx)
 	ch, err := b.scheme.Sign(ctx, v, req)
 	if err != nil {
@@ -516,6 +526,14 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	u.count++
 	minted := mints.Load() > 0
 	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Body, ch.Expose, minted, minted && b.unsaved() != nil, s.holdOf(b)}, nil
+}
+
+// askedURL is the address that a request goes to, as credential files write it.
+func (in *injectRequest) askedURL() string {
+	if h, err := target.ParseHost(in.Host); err == nil {
+		return "https://" + target.Endpoint{Host: h, Port: in.Port}.Authority(443) + in.Path
+	}
+	return ""
 }
 
 // usableBy returns the credential that a request names, unless it is gone.

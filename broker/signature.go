@@ -28,12 +28,26 @@ func standsAlone(g *control.Grant, v string) bool {
 	switch g.Place.Type {
 	case "gcp-service-account":
 		return isAlone(v, g.Placeholder) || isMintedAs(g, v)
+	case "oauth2-user":
+		return signedInAs(g, v)
 	case "azure-storage":
 		return sharedKey(v, g.Place.Name)
 	case "hmac":
 		return v != "" // a signature, whoever's: it is no key, and another takes its place
 	}
 	return isAlone(v, g.Placeholder)
+}
+
+// signedInAs reports whether a field's value is an access token as the sandbox was
+// given it, or what shows who the client is.
+func signedInAs(g *control.Grant, v string) bool {
+	v = strings.Trim(v, " \t")
+	scheme, token, _ := strings.Cut(v, " ")
+	if strings.EqualFold(scheme, "bearer") {
+		return strings.HasSuffix(token, g.Placeholder) && !strings.ContainsAny(token, " ,")
+	}
+	id, password, ok := basicPair(v)
+	return ok && id == g.Place.Name && len(g.More) == cores && (password == "" || password == g.More[coreClient].Placeholder)
 }
 
 // signedAs reports whether a field's value is a vendor's signature by the holder

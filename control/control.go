@@ -95,8 +95,10 @@ type Place struct {
 	// Token is the endpoint whose tokens the broker gets itself: the gateway
 	// answers a sandbox that asks it.
 	Token string `json:"token,omitempty"`
-	// Name is what a type needs to know besides: the account of a shared key, or
-	// the member of a token answer.
+	// Device is the endpoint beside it at which a sign-in by device code begins.
+	Device string `json:"device,omitempty"`
+	// Name is what a type needs to know besides: the account of a shared key, the
+	// member of a token answer, or a client's id.
 	Name string `json:"name,omitempty"`
 	// Own are further places in which the API takes keys, a line each, kind and
 	// name with a colon between them.

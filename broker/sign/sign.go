@@ -158,6 +158,8 @@ func newMinted(s policyfile.Scheme, cfg Config) (scheme Scheme, ok bool, err err
 		scheme, err = newOAuth2Refresh(s, cfg)
 	case policyfile.OAuth2JWT:
 		scheme, err = newOAuth2JWT(s, cfg)
+	case policyfile.OAuth2User:
+		scheme, err = newOAuth2User(s, cfg)
 	case policyfile.GCPServiceAccount:
 		scheme, err = newGCPServiceAccount(s, cfg)
 	case policyfile.OCIRegistry:

@@ -40,12 +40,21 @@ func newTokenEndpoint(s policyfile.Scheme, cfg Config) (tokenEndpoint, error) {
 // does so otherwise, or not at all.
 type clientAuth struct{ id, password string }
 
-// ask posts a form once. A redirect is an error like any other answer that is not
-// 200: what the form holds goes nowhere else.
+// ask posts a form once, and reads the answer as one with a token.
 func (e tokenEndpoint) ask(ctx context.Context, form url.Values, a clientAuth) (answer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url, strings.NewReader(form.Encode()))
+	got, err := e.tell(ctx, form, a)
 	if err != nil {
 		return answer{}, err
+	}
+	return readAnswer(got)
+}
+
+// tell posts a form once. A redirect is an answer like any other that is not 200: what
+// the form holds goes nowhere else.
+func (e tokenEndpoint) tell(ctx context.Context, form url.Values, a clientAuth) (told, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url, strings.NewReader(form.Encode()))
+	if err != nil {
+		return told{}, err
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Accept", "application/json")
@@ -53,11 +62,7 @@ func (e tokenEndpoint) ask(ctx context.Context, form url.Values, a clientAuth) (
 		// Both parts are form-encoded first (RFC 6749 section 2.3.1).
 		req.SetBasicAuth(url.QueryEscape(a.id), url.QueryEscape(a.password))
 	}
-	got, err := roundTrip(ctx, e.transport, req)
-	if err != nil {
-		return answer{}, err
-	}
-	return readAnswer(got)
+	return roundTrip(ctx, e.transport, req)
 }
 
 // told is what somebody answered to the broker.

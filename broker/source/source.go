@@ -80,6 +80,7 @@ func open(s policyfile.Source, cfg Config) (Source, error) {
 		src, err := open()
 		made, errs = append(made, src), append(errs, err)
 	}
+	add(s.None, func() (Source, error) { return none{}, nil })
 	add(s.File != "", func() (Source, error) { return newFile(s.File, cfg) })
 	add(s.Env != "", func() (Source, error) { return newEnv(s.Env, cfg) })
 	add(s.Systemd != "", func() (Source, error) { return newSystemd(s.Systemd, cfg) })
@@ -89,7 +90,7 @@ func open(s policyfile.Source, cfg Config) (Source, error) {
 	add(s.Kubernetes != nil, func() (Source, error) { return newKubernetes(*s.Kubernetes, cfg) })
 	switch {
 	case len(made) == 0:
-		return nil, errors.New("a credential needs a source: file, env, systemd, exec, age, vault or kubernetes")
+		return nil, errors.New("a credential needs a source: file, env, systemd, exec, age, vault, kubernetes or none")
 	case len(made) > 1:
 		return nil, errors.New("a credential has one source, not several")
 	}

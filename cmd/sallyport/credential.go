@@ -114,6 +114,8 @@ func credentialOf(c policyfile.Credential) credentialOut {
 // known to put secrets there.
 func sourceText(s policyfile.Source) string {
 	switch {
+	case s.None:
+		return "none"
 	case s.File != "":
 		return "file " + s.File
 	case s.Env != "":

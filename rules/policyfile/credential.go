@@ -86,6 +86,9 @@ func (f *file) readCredential(root *ast.MappingNode, c *Credential) {
 	if n := seen["placeholder"]; n != nil && c.Type != "" {
 		f.checkPlaceholder(n, c)
 	}
+	if c.Type != "" && seen["source"] != nil {
+		f.checkSignIn(seen, c)
+	}
 }
 
 // credentialKeys are the keys of a credential; those of its type are found in

@@ -64,7 +64,7 @@ var placeholderForm = &form{what: "placeholder", keys: []keyForm{
 }}
 
 // sourceKinds are the stores of which a source names one.
-var sourceKinds = []string{"file", "env", "systemd", "exec", "age", "vault", "kubernetes"}
+var sourceKinds = []string{"file", "env", "systemd", "exec", "age", "vault", "kubernetes", "none"}
 
 var sourceForm = &form{
 	what: "source", extra: object{"oneOf": needsOne(sourceKinds...)},
@@ -79,6 +79,7 @@ var sourceForm = &form{
 		}}, doc: "an encrypted file"},
 		{name: "vault", form: vaultForm, doc: "a secret of a Vault server"},
 		{name: "kubernetes", form: kubernetesForm, doc: "a secret of a Kubernetes cluster"},
+		{name: "none", form: boolForm, doc: "there is no secret: a public client of type `oauth2-user`", absent: "`false`"},
 		{name: "on_error", form: word("refuse", "keep"), doc: "what to do if a secret that was read cannot be read again", absent: "`refuse`"},
 	},
 }

@@ -19,6 +19,9 @@ type OAuth2 struct {
 	KeyID     string // kid of a signed statement, if not empty
 	Issuer    string // of the statement that is exchanged
 	Subject   string // whom it is for; the issuer if empty
+	// DeviceURL and Grants are where and how a person signs in, of type oauth2-user.
+	DeviceURL string
+	Grants    []string
 }
 
 // The ways for a client to show who it is (RFC 7591 section 2).

@@ -34,6 +34,9 @@ const (
 	// 6) and of a signed statement (RFC 7523 section 2.1).
 	OAuth2Refresh CredentialType = "oauth2-refresh"
 	OAuth2JWT     CredentialType = "oauth2-jwt-bearer"
+	// OAuth2User is what a person grants to a program in the sandbox (RFC 8628, RFC
+	// 6749 section 4.1).
+	OAuth2User CredentialType = "oauth2-user"
 	// GCPServiceAccount signs with the key file of a Google Cloud service account.
 	GCPServiceAccount CredentialType = "gcp-service-account"
 	HMACSigned        CredentialType = "hmac" // a declared string, with a shared key
@@ -85,7 +88,7 @@ func (s *Scheme) Pair() bool {
 // Asks lists the URLs that the broker itself sends requests to for the scheme.
 func (s *Scheme) Asks() []string {
 	var out []string
-	for _, u := range []string{s.OAuth2.TokenURL, s.GitHubApp.TokenURL, s.AWS.Role.URL, s.OCI.TokenURL} {
+	for _, u := range []string{s.OAuth2.TokenURL, s.OAuth2.DeviceURL, s.GitHubApp.TokenURL, s.AWS.Role.URL, s.OCI.TokenURL} {
 		if u != "" {
 			out = append(out, u)
 		}
@@ -117,6 +120,7 @@ var schemes = []scheme{
 	{name: OAuth2Client, keys: oauth2ClientKeys, check: checkOAuth2Client},
 	{name: OAuth2Refresh, keys: oauth2RefreshKeys},
 	{name: OAuth2JWT, keys: oauth2JWTKeys},
+	{name: OAuth2User, keys: oauth2UserKeys, check: checkOAuth2User},
 	{name: GCPServiceAccount, keys: googleKeys, check: checkGoogle},
 	{name: HMACSigned, keys: hmacKeys, check: checkHMAC},
 	{name: AzureStorage, keys: azureKeys},

@@ -18,6 +18,8 @@ type Source struct {
 	Vault      *Vault
 	Kubernetes *Kubernetes
 
+	None bool // there is no secret: a public client of type oauth2-user
+
 	// KeepOnError has the value that was good last serve on while the store
 	// fails. Without it a store that fails refuses.
 	KeepOnError bool
@@ -41,13 +43,18 @@ func (f *file) source(dst *Source) func(ast.Node) {
 			{name: "age", read: f.age(&dst.Age)},
 			{name: "vault", read: f.vault(&dst.Vault)},
 			{name: "kubernetes", read: f.kubernetes(&dst.Kubernetes)},
+			{name: "none", read: func(n ast.Node) {
+				if f.boolean(&dst.None)(n); !dst.None {
+					f.errorf(n, "none is true, or left out")
+				}
+			}},
 			{name: "on_error", read: f.word([]string{"refuse", "keep"}, func(w string) { dst.KeepOnError = w == "keep" })},
 		})
 		delete(seen, "on_error")
 		switch {
 		case len(f.errs) > before:
 		case len(seen) == 0:
-			f.errorf(n, "source is empty; it has one of file, env, systemd, exec, age, vault, kubernetes")
+			f.errorf(n, "source is empty; it has one of file, env, systemd, exec, age, vault, kubernetes, none")
 		case len(seen) > 1:
 			f.errorf(n, "a credential has one source, not %d", len(seen))
 		}
