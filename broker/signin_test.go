@@ -430,7 +430,6 @@ func TestSignInRefuses(t *testing.T) {
 		{"no grant", token, "client_id=" + signInClient, nil, foreign},
 		{"two grants", token, good + "&grant_type=authorization_code", nil, foreign},
 		{"two refresh tokens", token, good + "&refresh_token=" + refresh, nil, foreign},
-		{"another parameter", token, good + "&audience=https://evil.test", nil, foreign},
 		{"more scopes", token, good + "&scope=admin", nil, foreign},
 		{"more scopes, to begin with", device, "client_id=" + signInClient + "&scope=orders.read+admin", nil, foreign},
 		{"a broken escape", token, good + "&x=%zz", nil, foreign},
@@ -461,8 +460,11 @@ func TestSignInRefuses(t *testing.T) {
 	if n := len(p.idp.asked) - asked; n != 0 {
 		t.Errorf("the server was asked %d times", n)
 	}
-	if status, got, err := p.post(token, good); err != nil || status != 200 {
+	if status, got, err := p.post(token, good+"&audience=https://evil.test&allow_redirects=True"); err != nil || status != 200 {
 		t.Errorf("twin: %d %v, %v", status, got, err)
+	}
+	if sent := p.idp.asked[len(p.idp.asked)-1]; len(sent) != 3 {
+		t.Errorf("what is not known was sent: %v", sent)
 	}
 	p.toldNothingTrue()
 }

@@ -81,8 +81,9 @@ var grants = map[string]struct {
 }
 
 // Form judges what a program sends to one of the endpoints, and returns it as it goes
-// there, without what shows who the client is: whatever is not known, or stands twice,
-// is an error, since a server may read it otherwise. The error is for the log.
+// there, without what shows who the client is. What is not known is left out, as a
+// server would have to (RFC 6749 section 3.2): requests_oauthlib sends arguments of its
+// own. What stands twice is an error, since servers differ there. It is for the log.
 func (s *Login) Form(device bool, in url.Values) (url.Values, error) {
 	own := []string{"scope"}
 	if !device {
@@ -95,10 +96,8 @@ func (s *Login) Form(device bool, in url.Values) (url.Values, error) {
 	out := url.Values{}
 	for name, values := range in {
 		switch {
-		case name == "client_id" || name == "client_secret": // judged by whoever knows the run
+		case !slices.Contains(own, name): // the client is judged by whoever knows the run
 			continue
-		case !slices.Contains(own, name):
-			return nil, fmt.Errorf("parameter %.40q is not known for this grant", name)
 		case len(values) != 1 || len(values[0]) > maxParam:
 			return nil, fmt.Errorf("parameter %q stands twice, or is too long", name)
 		}

@@ -53,7 +53,8 @@ type origin struct {
 // credential is a credential document without its head, source and endpoints.
 type credential struct {
 	name, doc, secret, host string
-	more                    string // further hosts that it may go to
+	more                    string // a further host that it may go to
+	morePaths               string // methods and paths there, as a rule has them; "" is any
 }
 
 // gateway is one cell's way out.
@@ -107,7 +108,13 @@ func newGateway(t *testing.T, origins []origin, creds []credential) *gateway {
 	docs := g.documents(creds)
 	policy := "apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: clients, owner: tests, description: what the clients may do}\nrules:\n"
 	for _, o := range origins {
-		policy += fmt.Sprintf("  - id: %s\n    reason: test\n    allow: {host: %s, access: write, cidrs: [127.0.0.0/8]}\n", strings.ReplaceAll(o.host, ".", "-"), o.host)
+		what := ", access: write"
+		for _, c := range creds {
+			if c.more == o.host && c.morePaths != "" {
+				what = c.morePaths
+			}
+		}
+		policy += fmt.Sprintf("  - id: %s\n    reason: test\n    allow: {host: %s%s, cidrs: [127.0.0.0/8]}\n", strings.ReplaceAll(o.host, ".", "-"), o.host, what)
 		for _, c := range creds {
 			if c.host == o.host || c.more == o.host {
 				policy += "    credential: " + c.name + "\n"
@@ -196,7 +203,7 @@ func (g *gateway) documents(creds []credential) (out []policyfile.Credential) {
 		}
 		ends := "{host: " + c.host + "}"
 		if c.more != "" {
-			ends += ", {host: " + c.more + "}"
+			ends += ", {host: " + c.more + c.morePaths + "}"
 		}
 		text := fmt.Sprintf("apiVersion: sallyport/v1\nkind: Credential\nmetadata: {name: %s}\n%s\nendpoints: [%s]\nsource: {file: %s}\n", c.name, c.doc, ends, file)
 		doc, err := policyfile.ParseCredential(c.name+".yaml", []byte(text))
