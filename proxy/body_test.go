@@ -132,8 +132,12 @@ func (l *lab) ask(t *testing.T, to, request string) *http.Response {
 func (l *lab) closing(t *testing.T) audit.Record {
 	t.Helper()
 	var all []audit.Record
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		all = append(all, l.log.take()...)
+	for {
+		next := l.log.await(t, 1)
+		if len(next) == 0 {
+			break // it has waited for long enough
+		}
+		all = append(all, next...)
 		for _, r := range all {
 			if r.Kind == audit.Done || r.Kind == audit.Refuse {
 				return r

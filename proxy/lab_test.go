@@ -104,6 +104,7 @@ type memory struct {
 	mu      sync.Mutex
 	records []audit.Record
 	fail    error
+	more    chan struct{} // closed with the next record; nil: nobody waits
 }
 
 func (m *memory) Append(_ context.Context, r *audit.Record) error {
@@ -113,6 +114,10 @@ func (m *memory) Append(_ context.Context, r *audit.Record) error {
 		return m.fail
 	}
 	m.records = append(m.records, *r)
+	if m.more != nil {
+		close(m.more)
+		m.more = nil
+	}
 	return nil
 }
 
@@ -134,17 +139,30 @@ func (m *memory) take() []audit.Record {
 // await returns the records once there are n of them, and forgets them.
 func (m *memory) await(t testing.TB, n int) []audit.Record {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	patience := time.NewTimer(10 * time.Second)
+	defer patience.Stop()
 	for {
-		m.mu.Lock()
-		have := len(m.records)
-		m.mu.Unlock()
-		if have >= n || time.Now().After(deadline) {
-			break
+		have, more := m.watch()
+		if have >= n {
+			return m.take()
 		}
-		time.Sleep(time.Millisecond)
+		select {
+		case <-more:
+		case <-patience.C:
+			return m.take()
+		}
 	}
-	return m.take()
+}
+
+// watch returns how many records there are, and what is closed when there is
+// another.
+func (m *memory) watch() (have int, more <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.more == nil {
+		m.more = make(chan struct{})
+	}
+	return len(m.records), m.more
 }
 
 const cellID = "cell0001"
