@@ -196,7 +196,7 @@ func goldens() []audit.Record {
 			Ref: "01JJX0000000000000000000A5", Reason: "placeholder_leak", Credential: "stripe-test", Host: "evil.example", Port: 443,
 			Data: json.RawMessage(`{"event":"leak"}`),
 		}),
-		in(audit.Bypass, audit.Record{Data: json.RawMessage(`{"packets":3,"proto":"udp"}`)}),
+		in(audit.Bypass, audit.Record{Data: json.RawMessage(`{"udp":3,"icmp":0,"tcp":0,"other":0,"limited":0}`)}),
 		in(audit.RunEnd, audit.Record{Data: json.RawMessage(`{"exit":0,"cause":"finished"}`)}),
 		in(audit.CellDown, audit.Record{}),
 		{Kind: audit.Gap, Error: "write: no space left on device", Data: json.RawMessage(`{"cause":"refused","refused":3}`)},

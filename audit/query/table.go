@@ -186,10 +186,8 @@ func What(r *audit.Record) string {
 		return join(ofRun(r), r.Run, r.Error)
 	case audit.CellUp, audit.CellDown:
 		return join(r.Run, r.Cell, r.Error, brief(r.Data))
-	case audit.PolicyLoad, audit.PolicyRefuse:
-		return join(shortDigest(r.Policy), r.Run, r.Error, brief(r.Data))
 	default:
-		return join(r.Run, place(r), r.Error, brief(r.Data))
+		return ofLog(r)
 	}
 }
 
