@@ -193,26 +193,23 @@ func (l *look) inPlace(i, bound int) {
 	switch {
 	case bound == i && l.seen[i]&seenPlace == 0:
 		l.seen[i] |= seenBound | seenPlace
+	case bound < 0 && l.f.grants[i].Place.Type == "hmac":
+		// A signature, whoever's: it is no key, says of no grant that it is its own, and
+		// another takes its place.
 	case bound < 0, bound == i:
 		l.seen[i] |= seenForeign | seenPlace
 	}
 }
 
 // boundIn returns the grant whose placeholder may stand in a field's value, or -1.
-// One that any signature may stand for is asked last.
 func (l *look) boundIn(key, v string) int {
-	signed := -1
 	for i := range l.f.grants {
 		g := &l.f.grants[i]
-		switch {
-		case inQuery(&g.Place) || key != g.Place.Header || !standsAlone(g, v):
-		case g.Place.Type != "hmac":
+		if !inQuery(&g.Place) && key == g.Place.Header && standsAlone(g, v) {
 			return i
-		case signed < 0:
-			signed = i
 		}
 	}
-	return signed
+	return -1
 }
 
 // query looks at a raw query.

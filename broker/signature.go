@@ -32,8 +32,6 @@ func standsAlone(g *control.Grant, v string) bool {
 		return signedInAs(g, v)
 	case "azure-storage":
 		return sharedKey(v, g.Place.Name)
-	case "hmac":
-		return v != "" // a signature, whoever's: it is no key, and another takes its place
 	}
 	return isAlone(v, g.Placeholder)
 }

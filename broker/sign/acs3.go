@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -35,25 +34,19 @@ func (acs3) Shapes(v secret.Value) ([]string, error) { return alibabaNames.shape
 // Sign covers host, content-type and every x-acs- field. The nonce makes each
 // signature good for one request; it is the broker's own.
 func (a acs3) Sign(_ context.Context, v secret.Value, r Request) (Changes, error) {
-	k, err := readKeyPair(v, alibabaNames)
+	k, c, err := beginPair(v, alibabaNames, r, acs3Path(r.Path.String()))
 	if err != nil {
 		return Changes{}, err
-	}
-	params, err := readQuery(r.Query)
-	if err != nil {
-		return Changes{}, errors.New("the query has a broken escape")
 	}
 	ch := Changes{Set: map[string][]string{
 		"X-Acs-Date": {r.Now.UTC().Format("2006-01-02T15:04:05Z")}, "X-Acs-Signature-Nonce": {a.nonce()},
 		"X-Acs-Content-Sha256": {r.Payload},
 	}, Remove: []string{"X-Acs-Signature-Method", "X-Acs-Signature-Version"}, Expose: k.exposed()}
 	k.setToken(&ch, "X-Acs-Security-Token")
-	c := canonical{method: r.Method, path: acs3Path(r.Path.String()), query: awsQuery(params), payload: r.Payload, fields: map[string]string{}}
 	c.pick(r.Header, func(n string) bool {
 		return n == "content-type" || strings.HasPrefix(n, "x-acs-") && n != "x-acs-security-token" && !strings.HasPrefix(n, "x-acs-signature-")
 	})
 	c.set(ch.Set)
-	c.fields["host"] = r.Endpoint.Authority(443)
 	ch.Set["Authorization"] = []string{fmt.Sprintf("%s Credential=%s,SignedHeaders=%s,Signature=%s",
 		acs3Algorithm, k.id, c.names(), hex.EncodeToString(hmacSHA256([]byte(k.secret), acs3Algorithm+"\n"+c.sum())))}
 	return ch, nil

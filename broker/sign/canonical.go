@@ -3,9 +3,12 @@ package sign
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
+
+	"sallyport/broker/secret"
 )
 
 // canonical is a request in the form in which AWS and those who took after it
@@ -62,4 +65,28 @@ func scoped(authorization, algorithm string) []string {
 	}
 	credential, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(rest), "Credential="), ",")
 	return strings.Split(credential, "/")[1:]
+}
+
+// beginPair is how the signatures of Tencent, Alibaba and Volcengine begin: with the
+// pair of keys, and a canonical request without its fields but the host.
+func beginPair(v secret.Value, names pairNames, r Request, path string) (keyPair, canonical, error) {
+	k, err := readKeyPair(v, names)
+	if err != nil {
+		return keyPair{}, canonical{}, err
+	}
+	params, err := readQuery(r.Query)
+	if err != nil {
+		return keyPair{}, canonical{}, errors.New("the query has a broken escape")
+	}
+	fields := map[string]string{"host": r.Endpoint.Authority(443)}
+	return k, canonical{method: r.Method, path: path, query: awsQuery(params), payload: r.Payload, fields: fields}, nil
+}
+
+// chained makes a key for one scope: each part is signed with the key before it.
+func chained(key string, parts ...string) []byte {
+	out := []byte(key)
+	for _, part := range parts {
+		out = hmacSHA256(out, part)
+	}
+	return out
 }

@@ -222,11 +222,7 @@ func (t *sigV4Task) signature(names, lines, payload string) string {
 	canonical := strings.Join([]string{t.r.Method, t.uri(), awsQuery(t.params), lines, names, payload}, "\n")
 	sum := sha256.Sum256([]byte(canonical))
 	toSign := strings.Join([]string{sigV4Algorithm, t.now.Format(amzTime), t.scope(), hex.EncodeToString(sum[:])}, "\n")
-	key := []byte("AWS4" + t.keys.secret)
-	for _, part := range []string{t.now.Format("20060102"), t.region, t.service, "aws4_request"} {
-		key = hmacSHA256(key, part)
-	}
-	return hex.EncodeToString(hmacSHA256(key, toSign))
+	return hex.EncodeToString(hmacSHA256(chained("AWS4"+t.keys.secret, t.now.Format("20060102"), t.region, t.service, "aws4_request"), toSign))
 }
 
 // uri returns the canonical path. S3 encodes once and changes nothing; all

@@ -41,7 +41,7 @@ func (tc3) Shapes(v secret.Value) ([]string, error) { return tencentNames.shapes
 // Sign covers content-type and host, as Tencent's own SDKs do; what the X-TC- fields
 // say is admitted by the gateway and kept by TLS.
 func (t tc3) Sign(_ context.Context, v secret.Value, r Request) (Changes, error) {
-	k, err := readKeyPair(v, tencentNames)
+	k, c, err := beginPair(v, tencentNames, r, cmp.Or(r.Path.String(), "/"))
 	if err != nil {
 		return Changes{}, err
 	}
@@ -49,24 +49,15 @@ func (t tc3) Sign(_ context.Context, v secret.Value, r Request) (Changes, error)
 	if err != nil {
 		return Changes{}, err
 	}
-	params, err := readQuery(r.Query)
-	if err != nil {
-		return Changes{}, errors.New("the query has a broken escape")
-	}
 	now := r.Now.UTC()
 	ch := Changes{Set: map[string][]string{"X-Tc-Timestamp": {strconv.FormatInt(now.Unix(), 10)}}, Expose: k.exposed()}
 	k.setToken(&ch, "X-Tc-Token")
-	c := canonical{method: r.Method, path: cmp.Or(r.Path.String(), "/"), query: awsQuery(params), payload: r.Payload, fields: map[string]string{}}
 	c.pick(r.Header, func(n string) bool { return n == "content-type" })
-	c.fields["host"] = r.Endpoint.Authority(443)
 	c.fields["content-type"] = lower(c.fields["content-type"]) // so Tencent reads it
 	date := now.Format("2006-01-02")
 	scope := date + "/" + service + "/tc3_request"
 	toSign := strings.Join([]string{tc3Algorithm, ch.Set["X-Tc-Timestamp"][0], scope, c.sum()}, "\n")
-	key := []byte("TC3" + k.secret)
-	for _, part := range []string{date, service, "tc3_request"} {
-		key = hmacSHA256(key, part)
-	}
+	key := chained("TC3"+k.secret, date, service, "tc3_request")
 	ch.Set["Authorization"] = []string{fmt.Sprintf("%s Credential=%s/%s, SignedHeaders=%s, Signature=%s",
 		tc3Algorithm, k.id, scope, c.names(), hex.EncodeToString(hmacSHA256(key, toSign)))}
 	return ch, nil

@@ -38,7 +38,7 @@ func (volc) Shapes(v secret.Value) ([]string, error) { return volcNames.shapes(v
 
 // Sign covers host, content-type, content-md5 and every X- field of Volcengine's.
 func (s volc) Sign(_ context.Context, v secret.Value, r Request) (Changes, error) {
-	k, err := readKeyPair(v, volcNames)
+	k, c, err := beginPair(v, volcNames, r, acs3Path(r.Path.String()))
 	if err != nil {
 		return Changes{}, err
 	}
@@ -46,25 +46,16 @@ func (s volc) Sign(_ context.Context, v secret.Value, r Request) (Changes, error
 	if err != nil {
 		return Changes{}, err
 	}
-	params, err := readQuery(r.Query)
-	if err != nil {
-		return Changes{}, errors.New("the query has a broken escape")
-	}
 	now := r.Now.UTC()
 	ch := Changes{Set: map[string][]string{"X-Date": {now.Format(amzTime)}, "X-Content-Sha256": {r.Payload}}, Expose: k.exposed()}
 	k.setToken(&ch, "X-Security-Token")
-	c := canonical{method: r.Method, path: acs3Path(r.Path.String()), query: awsQuery(params), payload: r.Payload, fields: map[string]string{}}
 	c.pick(r.Header, func(n string) bool {
 		return n == "content-type" || n == "content-md5" || strings.HasPrefix(n, "x-") && n != "x-security-token"
 	})
 	c.set(ch.Set)
-	c.fields["host"] = r.Endpoint.Authority(443)
 	scope := strings.Join([]string{now.Format("20060102"), region, service, "request"}, "/")
 	toSign := strings.Join([]string{volcAlgorithm, ch.Set["X-Date"][0], scope, c.sum()}, "\n")
-	key := []byte(k.secret)
-	for part := range strings.SplitSeq(scope, "/") {
-		key = hmacSHA256(key, part)
-	}
+	key := chained(k.secret, strings.Split(scope, "/")...)
 	ch.Set["Authorization"] = []string{fmt.Sprintf("%s Credential=%s/%s, SignedHeaders=%s, Signature=%s",
 		volcAlgorithm, k.id, scope, c.names(), hex.EncodeToString(hmacSHA256(key, toSign)))}
 	return ch, nil
