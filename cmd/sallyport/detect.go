@@ -202,39 +202,17 @@ func rootPlace(dir string) (configPlace, error) {
 // resolveIn follows the links of an absolute path inside a root, as a process whose
 // root it is would, and returns what it leads to, from the root.
 func resolveIn(root *os.Root, name string) (string, error) {
-	at, rest := ".", strings.Split(name, "/")
-	for links := 0; len(rest) > 0; {
-		next := rest[0]
-		rest = rest[1:]
-		switch next {
-		case "", ".":
-			continue
-		case "..":
-			at = path.Dir(at)
-			continue
-		}
-		p := path.Join(at, next)
+	links := 0
+	return walkLinks(".", name, func(p string) (string, error) {
 		info, err := root.Lstat(p)
-		if err != nil {
+		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
 			return "", err
-		}
-		if info.Mode()&fs.ModeSymlink == 0 {
-			at = p
-			continue
 		}
 		if links++; links > maxLinks {
 			return "", &fs.PathError{Op: "open", Path: name, Err: unix.ELOOP}
 		}
-		to, err := root.Readlink(p)
-		if err != nil {
-			return "", err
-		}
-		if strings.HasPrefix(to, "/") {
-			at = "."
-		}
-		rest = append(strings.Split(to, "/"), rest...)
-	}
-	return at, nil
+		return root.Readlink(p)
+	})
 }
 
 func readIn(root *os.Root, name string) ([]byte, error) {

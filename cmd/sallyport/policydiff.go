@@ -31,8 +31,9 @@ learns is compared by its rules.
 With --replay it asks both what a log recorded, and lists the records that change verdict. A
 record holds no headers and no query, nor whether a request was in TLS: what depends on those
 is counted as undecided.
-Exit codes: 0 they are the same; 1 they differ, or a record is undecided; 2 usage, a file
-that does not load, or policies that cannot be compared.`,
+Of a test or a statement under never that does not hold it warns, and compares all the same.
+Exit codes: 0 they are the same; 1 they differ, a record is undecided, or a test or statement
+does not hold; 2 usage, a file that is wrong otherwise, or policies that cannot be compared.`,
 		Example: `  sallyport policy diff old.yaml new.yaml
   sallyport policy diff old.yaml new.yaml -o json
   sallyport policy diff old.yaml new.yaml --replay /var/lib/sallyport/audit`,
@@ -46,24 +47,26 @@ that does not load, or policies that cannot be compared.`,
 			if err != nil {
 				return err
 			}
-			before, err := files.read(args[0])
-			after, afterErr := files.read(args[1])
+			before, failing, err := readToCompare(files, args[0])
+			after, failingNew, afterErr := readToCompare(files, args[1])
 			if err := errors.Join(err, afterErr); err != nil {
 				return usage(err)
 			}
+			for _, e := range failingNew {
+				if !slices.Contains(failing, e) { // of what both include
+					failing = append(failing, e)
+				}
+			}
+			for _, e := range failing {
+				fmt.Fprintf(c.ErrOrStderr(), "warning: %v\n", e)
+			}
+			same := false
 			if replay != "" {
-				return replayDiff(c, replay, before, after, asJSON)
-			}
-			d, err := diffPolicies(args, before, after, c.Context().Err)
-			if err != nil {
-				return usage(fmt.Errorf("comparing %s and %s: %w", args[0], args[1], err))
-			}
-			if asJSON {
-				err = printJSON(c.OutOrStdout(), d)
+				same, err = replayDiff(c, replay, before, after, asJSON)
 			} else {
-				printDiff(c.OutOrStdout(), d)
+				same, err = plainDiff(c, before, after, failing, asJSON)
 			}
-			if err == nil && !d.Same {
+			if err == nil && (!same || len(failing) > 0) {
 				err = &exitError{code: exitFailed}
 			}
 			return err
@@ -74,12 +77,39 @@ that does not load, or policies that cannot be compared.`,
 	return c
 }
 
+// readToCompare reads a policy of which tests, or statements under never, may not
+// hold: those are failing, and a reviewer has to see what it means all the same.
+func readToCompare(files *policyFiles, path string) (p *policyfile.PolicyFile, failing policyfile.Errors, err error) {
+	p, err = files.read(path)
+	if err != nil && p != nil && fails(p) {
+		return p, problems(path, err), nil
+	}
+	return p, nil, err
+}
+
+// plainDiff compares what two policies mean, and reports whether it is the same.
+func plainDiff(c *cobra.Command, before, after *policyfile.PolicyFile, failing policyfile.Errors, asJSON bool) (same bool, err error) {
+	args := c.Flags().Args()
+	d, err := diffPolicies(args, before, after, c.Context().Err)
+	if err != nil {
+		return false, usage(fmt.Errorf("comparing %s and %s: %w", args[0], args[1], err))
+	}
+	d.Failing = failing
+	if asJSON {
+		return d.Same, printJSON(c.OutOrStdout(), d)
+	}
+	printDiff(c.OutOrStdout(), d)
+	return d.Same, nil
+}
+
 // policyDiff is what diff answers.
 type policyDiff struct {
 	Same    bool           `json:"same"`
 	Old     policyID       `json:"old"`
 	New     policyID       `json:"new"`
 	Changes []policyChange `json:"changes"`
+	// Failing are tests and statements of either that do not hold.
+	Failing policyfile.Errors `json:"failing,omitempty"`
 }
 
 // policyID says which policy is meant.
@@ -152,10 +182,10 @@ func (j judgement) String() string {
 
 func diffPolicies(files []string, before, after *policyfile.PolicyFile, stop func() error) (*policyDiff, error) {
 	d := &policyDiff{
-		Old: policyID{files[0], before.Name, before.Policy.Digest()}, New: policyID{files[1], after.Name, after.Policy.Digest()},
+		Old: policyID{files[0], before.Name, before.Unproven().Digest()}, New: policyID{files[1], after.Name, after.Unproven().Digest()},
 		Changes: settingChanges(before, after),
 	}
-	list, err := prove.Compare(before.Policy, after.Policy, stop)
+	list, err := prove.Compare(before.Unproven(), after.Unproven(), stop)
 	if err != nil {
 		return nil, err
 	}
@@ -172,8 +202,8 @@ func settingChanges(before, after *policyfile.PolicyFile) []policyChange {
 	add := func(kind, format string, args ...any) {
 		list = append(list, policyChange{Kind: kind, Text: fmt.Sprintf(format, args...)})
 	}
-	list = append(list, modeChanges(before.Policy, after.Policy)...)
-	if was, is := nameErrors(before.Policy), nameErrors(after.Policy); was != is {
+	list = append(list, modeChanges(before.Unproven(), after.Unproven())...)
+	if was, is := nameErrors(before.Unproven()), nameErrors(after.Unproven()); was != is {
 		word := map[bool]string{true: "nxdomain", false: "explain"}
 		add("dns", "A denied name is answered in another way: dns.denied was %s and is %s.", word[was], word[is])
 	}

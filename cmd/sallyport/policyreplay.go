@@ -59,29 +59,27 @@ const (
 	shownIDs       = 3
 )
 
-func replayDiff(c *cobra.Command, dir string, before, after *policyfile.PolicyFile, asJSON bool) error {
+// replayDiff puts a log to two policies, and reports whether they decide all of it
+// in the same way.
+func replayDiff(c *cobra.Command, dir string, before, after *policyfile.PolicyFile, asJSON bool) (same bool, err error) {
 	args := c.Flags().Args()
 	r := &replay{
-		Log: dir, Old: policyID{args[0], before.Name, before.Policy.Digest()}, New: policyID{args[1], after.Name, after.Policy.Digest()},
+		Log: dir, Old: policyID{args[0], before.Name, before.Unproven().Digest()}, New: policyID{args[1], after.Name, after.Unproven().Digest()},
 		Changes: []replayChange{}, Undecided: []replayChange{}, Beside: map[string]int{}, Unreadable: map[string]int{}, at: map[string]int{},
 		unseen: map[target.Host]bool{},
 	}
-	if err := r.read(query.Records(dir, query.Filter{}), before.Policy, after.Policy); err != nil {
-		return usage(hint(err, "%s OLD NEW --replay DIR, where DIR holds segments of a log", c.CommandPath()))
+	if err := r.read(query.Records(dir, query.Filter{}), before.Unproven(), after.Unproven()); err != nil {
+		return false, usage(hint(err, "%s OLD NEW --replay DIR, where DIR holds segments of a log", c.CommandPath()))
 	}
 	for _, list := range [][]replayChange{r.Changes, r.Undecided} {
 		slices.SortStableFunc(list, func(a, b replayChange) int { return b.Count - a.Count })
 	}
-	var err error
+	same = len(r.Changes)+len(r.Undecided) == 0
 	if asJSON {
-		err = printSafe(c.OutOrStdout(), r)
-	} else {
-		printReplay(c.OutOrStdout(), r)
+		return same, printSafe(c.OutOrStdout(), r)
 	}
-	if err == nil && len(r.Changes)+len(r.Undecided) > 0 {
-		err = &exitError{code: exitFailed}
-	}
-	return err
+	printReplay(c.OutOrStdout(), r)
+	return same, nil
 }
 
 // read puts every record that tells of a decision to both policies.

@@ -181,34 +181,48 @@ func settle(ctx context.Context, changes <-chan struct{}, f func()) {
 
 // places returns every name on which it depends what a path leads to: the file,
 // its directory, and each symbolic link on the way.
-func places(path string) []string {
-	var out []string
-	at, rest := "/", strings.Split(filepath.Clean(path), "/")
-	for links := 0; len(rest) > 0; {
-		name := rest[0]
+func places(name string) (out []string) {
+	at, _ := walkLinks("/", filepath.Clean(name), func(p string) (string, error) {
+		to, err := os.Readlink(p)
+		if err != nil || len(out) == maxLinks {
+			return "", nil //nolint:nilerr // what is no link, or not there yet, is a name by itself
+		}
+		out = append(out, p)
+		return to, nil
+	})
+	if dir := filepath.Dir(at); dir != "/" {
+		out = append(out, dir)
+	}
+	return append(out, at)
+}
+
+// walkLinks follows a path from a root, link by link, as a process whose root it
+// is would, and returns what it leads to. link returns where a name on the way
+// links to, "" for one that is no link; its error ends the walk.
+func walkLinks(root, name string, link func(p string) (to string, err error)) (string, error) {
+	at, rest := root, strings.Split(name, "/")
+	for len(rest) > 0 {
+		next := rest[0]
 		rest = rest[1:]
-		switch name {
+		switch next {
 		case "", ".":
 			continue
 		case "..":
 			at = filepath.Dir(at)
 			continue
 		}
-		p := filepath.Join(at, name)
-		target, err := os.Readlink(p)
-		if err == nil && links < maxLinks {
-			links++
-			out = append(out, p)
-			rest = append(strings.Split(target, "/"), rest...)
-			if filepath.IsAbs(target) {
-				at = "/"
-			}
+		p := filepath.Join(at, next)
+		to, err := link(p)
+		switch {
+		case err != nil:
+			return "", err
+		case to == "":
+			at = p
 			continue
+		case filepath.IsAbs(to):
+			at = root
 		}
-		at = p
+		rest = append(strings.Split(to, "/"), rest...)
 	}
-	if dir := filepath.Dir(at); dir != "/" {
-		out = append(out, dir)
-	}
-	return append(out, at)
+	return at, nil
 }

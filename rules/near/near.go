@@ -6,16 +6,27 @@ import "fmt"
 
 // Hint returns "; did you mean …?" where a known word is near, else "".
 func Hint(word string, known []string) string {
-	best, distance := "", 3
-	for _, k := range known {
-		if d := editDistance(word, k); d < distance && d < max(len(word), len(k)) {
-			best, distance = k, d
-		}
-	}
+	best, _ := Word(word, known)
 	if best == "" {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean %q?", best)
+}
+
+// Word returns the known word that is nearest, "" if none is near, and whether no
+// other is as near.
+func Word(word string, known []string) (best string, alone bool) {
+	distance := 3
+	for _, k := range known {
+		switch d := editDistance(word, k); {
+		case d >= max(len(word), len(k)):
+		case d < distance:
+			best, distance, alone = k, d, true
+		case d == distance:
+			alone = false
+		}
+	}
+	return best, alone && best != ""
 }
 
 // editDistance counts insertions, deletions, substitutions and swaps of

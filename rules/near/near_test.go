@@ -21,3 +21,12 @@ func TestHint(t *testing.T) {
 		}
 	}
 }
+
+func TestWordIsAlone(t *testing.T) {
+	known := []string{"host", "hosts", "methods"}
+	for word, want := range map[string]string{"metods": "methods", "hots": "", "credit": ""} {
+		if got, alone := near.Word(word, known); alone != (want != "") || alone && got != want {
+			t.Errorf("Word(%q) = %q, %v, want %q alone", word, got, alone, want)
+		}
+	}
+}

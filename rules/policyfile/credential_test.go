@@ -204,7 +204,7 @@ func TestCredentialErrors(t *testing.T) {
 		{"CR-14", rest + "type: bearer\nkeys_in: {}\n", []place{{7, 10, "names nothing"}}},
 		{"CR-14", rest + "type: bearer\nkeys_in: {headers: [\"X Y\"], cookie: [a]}\n", []place{{7, 21, "not the name"}, {7, 29, `did you mean "cookies"?`}}},
 		{"HT-15", rest + "type: query\nquery: {param: \"a&b\"}\n", []place{{7, 16, "not the name of a parameter"}}},
-		{"", rest + "type: query\nquery: {parm: a}\n", []place{{7, 8, "has no param"}, {7, 9, `did you mean "param"?`}}},
+		{"", rest + "type: query\nquery: {parm: a}\n", []place{{7, 9, `did you mean "param"?`}}},
 		{"", rest + "type: bearer\noauth2-client: {client_id: a}\n", []place{{7, 16, "is for type oauth2-client"}}},
 		{"CR-03", oauth + "oauth2-client: {client_id: a, token_url: \"http://id.test/token\"}\n", []place{{7, 42, "not an https URL"}}},
 		{"NM-09", oauth + "oauth2-client: {client_id: a, token_url: \"https://id.test@evil.test/token\"}\n", []place{{7, 42, "not an https URL"}}},
@@ -228,7 +228,7 @@ func TestCredentialErrors(t *testing.T) {
 		{"", "type: bearer\nendpoints: [{ports: [443]}]\nsource: {file: /s}\n", []place{{5, 13, "has no host"}}},
 		{"", "type: bearer\nendpoints: [{host: sallyport.internal}]\nsource: {file: /s}\n", []place{{5, 20, "reserved"}}},
 		{"", "type: bearer\nendpoints: [{host: A.test, methods: [get], paths: [x], port: 1}]\nsource: {file: /s}\n", []place{
-			{5, 20, `write "a.test"`}, {5, 38, `write "GET"`}, {5, 52, "slash"}, {5, 56, `did you mean "ports"?`},
+			{5, 20, `write "a.test"`}, {5, 38, `write "GET"`}, {5, 52, "slash"}, {5, 56, `did you mean "ports"?`}, {5, 62, "has to be a list"},
 		}},
 		{"", "type: bearer\nendpoints: [{host: a.test}]\nsource: {file: s/key}\n", []place{{6, 16, "not an absolute path"}}},
 		{"", "type: bearer\nendpoints: [{host: a.test}]\nsource: {file: /s/../key}\n", []place{{6, 16, `write "/key"`}}},

@@ -80,6 +80,7 @@ type file struct {
 	name  string
 	lines []string
 	errs  Errors
+	aside int // how many of errs leave it clear what a rule means
 	// written says that this package wrote it: its lines may be long.
 	written bool
 	from    string // the file that it was made of, see Input

@@ -48,7 +48,12 @@ type PolicyFile struct {
 	// none; of a floor, its own.
 	Floor string
 	doc   *policyDoc
+	read  *rules.Policy // what was compiled, whether its tests hold or not
 }
+
+// Unproven returns the policy also where a test or a statement under never does
+// not hold: it is for those who tell what a file says, never for those who decide.
+func (p *PolicyFile) Unproven() *rules.Policy { return p.read }
 
 // Input is where a policy is read from.
 type Input struct {
@@ -131,7 +136,7 @@ func (d *policyDoc) finish(l *loader, data []byte) (*PolicyFile, error) {
 		return nil, err
 	}
 	d.checkEffective(data, out.Effective)
-	out.Policy = p
+	out.Policy, out.read = p, p
 	out.Tests = l.tests
 	asked := p
 	if d.floor != nil || d.run != nil { // the file's own tests are about what it says itself

@@ -217,7 +217,16 @@ func TestPolicyErrors(t *testing.T) {
 		{"", head + "rules: [] #" + strings.Repeat("x", 989) + "\n", []place{{4, 1000, "would not be seen"}}},
 
 		// Keys and types.
-		{"CF-02", head + "rulse: []\n", []place{{1, 1, "no rules"}, {4, 1, `unknown key "rulse" in a policy; did you mean "rules"?`}}},
+		{"CF-02", head + "rulse: []\n", []place{{4, 1, `unknown key "rulse" in a policy; did you mean "rules"?`}}},
+		{"", head + "rulse: [{id: a, reason: x, alow: {hots: a.test, metods: [TRACE]}}, {id: b, reason: \"\", allow: {host: a.test, access: all}}]\n", []place{
+			{4, 1, `mean "rules"?`}, {4, 28, `mean "allow"?`}, {4, 35, `mean "host"?`}, {4, 49, `mean "methods"?`}, {4, 84, "empty text"}, {4, 118, "none of read, write"},
+		}},
+		{"", head + "rules: [{id: a, reason: \"\", log: all, allow: {host: a.test, metods: [TRACE]}}]\n", []place{
+			{4, 25, "empty text"}, {4, 34, "none of metadata"}, {4, 61, `mean "methods"?`}, {4, 70, "TRACE cannot be allowed"},
+		}},
+		{"", head + "rules: [{id: a, allow: {host: a.test, protocol: tcp, methods: [GET]}}]\n", []place{
+			{4, 9, "has no reason"}, {4, 49, "so methods cannot be judged"},
+		}},
 		{"CF-02", head + "rules: []\nrules: []\n", []place{{5, 1, `"rules" stands twice`}}},
 		{"CF-02", rule("{host: a.test, host: b.test}", ""), []place{{7, 27, `"host" stands twice`}}},
 		{"CF-02", rule("{host: a.test, zzz: 1}", ""), []place{{7, 27, `unknown key "zzz" in allow; it has host, hosts, ports`}}},
@@ -351,7 +360,7 @@ func TestPolicyErrors(t *testing.T) {
 		{"", head + "rules: []\ntests: [{request: \"GET https://a.test/\", expect: allow}]\n", []place{{5, 50, "got deny (host_not_allowed)"}}},
 		{"", head + "rules: []\ntests: [{request: \"GET https://a.test/\", expect: deny, reason: path_not_allow}]\n", []place{{5, 64, `did you mean "path_not_allowed"?`}}},
 		{"", rule("{host: a.test}", "") + "tests:\n- {request: \"POST https://a.test/\", expect: deny, rule: r, reason: host_not_allowed}\n", []place{
-			{10, 57, "the rule is none"}, {10, 68, "the reason is method_not_allowed"},
+			{10, 57, "the rule is none, the reason is method_not_allowed"},
 		}},
 	}
 	for _, tt := range tests {

@@ -65,7 +65,7 @@ func (f *file) mapping(n ast.Node, what string, keys []key) map[string]ast.Node 
 		i := slices.IndexFunc(keys, func(k key) bool { return k.name == name })
 		switch {
 		case i < 0:
-			f.errorf(v.Key, "unknown key %q in %s%s", name, what, hint(name, names(keys)))
+			f.unknownKey(v, m, what, keys, seen)
 			continue
 		case seen[name] != nil:
 			f.errorf(v.Key, "%q stands twice in %s", name, what)
@@ -85,6 +85,34 @@ func (f *file) mapping(n ast.Node, what string, keys []key) map[string]ast.Node 
 		}
 	}
 	return seen
+}
+
+// unknownKey tells of a key that a mapping does not have. If it is clear which
+// one was meant, the value is read as that, for what else is wrong with it; that
+// the one which was meant is missing is no second error.
+func (f *file) unknownKey(v *ast.MappingValueNode, m *ast.MappingNode, what string, keys []key, seen map[string]ast.Node) {
+	name := keyOf(v)
+	f.errorf(v.Key, "unknown key %q in %s%s", name, what, hint(name, names(keys)))
+	meant, alone := near.Word(name, names(keys))
+	written := func(x *ast.MappingValueNode) bool { return keyOf(x) == meant }
+	if meant == "" || seen[meant] != nil || slices.ContainsFunc(m.Values, written) || v.Value.Type() == ast.NullType {
+		return
+	}
+	seen[meant] = v.Value
+	if i := slices.IndexFunc(keys, func(k key) bool { return k.name == meant }); alone {
+		f.aside++
+		keys[i].read(v.Value)
+	}
+}
+
+// besides reads what a rule says and nobody judges by: an error in it leaves
+// what the rule means known.
+func (f *file) besides(read func(ast.Node)) func(ast.Node) {
+	return func(n ast.Node) {
+		before := len(f.errs)
+		read(n)
+		f.aside += len(f.errs) - before
+	}
 }
 
 func names(keys []key) []string {

@@ -23,7 +23,7 @@ type ruleDoc struct {
 	shared bool   // multi_tenant: acknowledged
 	at     ast.Node
 	fields map[string]ast.Node // by the names of rules.Fault
-	whole  bool                // read without an error
+	whole  bool                // read without an error that leaves open what it means
 	found  bool                // detected: nobody wrote it
 }
 
@@ -86,7 +86,7 @@ type match struct {
 }
 
 func (d *policyDoc) readRule(n ast.Node) {
-	before := len(d.errs)
+	before := len(d.errs) - d.aside
 	r := &ruleDoc{doc: d, at: n, fields: map[string]ast.Node{}}
 	r.Where, r.origin = d.at(n), d.originOf(n)
 	r.Log, r.TLS = d.defaults.log, d.defaults.tls
@@ -106,9 +106,9 @@ func (d *policyDoc) readRule(n ast.Node) {
 	}
 	keys := []key{
 		{name: "id", required: true, read: d.id(&r.ID)},
-		{name: "reason", required: true, read: d.str(&r.Purpose)},
-		{name: "ticket", read: d.str(&r.Ticket)},
-		{name: "owner", read: d.str(&r.Owner)},
+		{name: "reason", required: true, read: d.besides(d.str(&r.Purpose))},
+		{name: "ticket", read: d.besides(d.str(&r.Ticket))},
+		{name: "owner", read: d.besides(d.str(&r.Owner))},
 		{name: "expires", read: d.date(&r.Expires)},
 		{name: "allow", read: read("allow")},
 		{name: "deny", read: read("deny")},
@@ -116,7 +116,7 @@ func (d *policyDoc) readRule(n ast.Node) {
 		{name: "callers_key", read: d.word([]string{"refuse", "allow"}, func(w string) { r.CallersKey = w == "allow" })},
 		{name: "mode", read: d.readMode(&mode)},
 		{name: "tls", read: d.tls(&r.TLS)},
-		{name: "log", read: d.log(&r.Log)},
+		{name: "log", read: d.besides(d.log(&r.Log))},
 		{name: "multi_tenant", read: d.word([]string{"acknowledged"}, func(string) { r.shared = true })},
 		{name: "limits", read: d.limits(&r.Limits)},
 	}
@@ -133,9 +133,12 @@ func (d *policyDoc) readRule(n ast.Node) {
 	if seen["allow"] == nil && seen["deny"] == nil {
 		d.errorf(n, "a rule has allow or deny")
 	}
+	if seen["reason"] == nil {
+		d.aside++
+	}
 	maps.Copy(r.fields, seen)
 	d.finishRule(r, action, &m, mode, seen)
-	r.whole = len(d.errs) == before
+	r.whole = len(d.errs)-d.aside == before
 	d.rules = append(d.rules, r)
 }
 

@@ -1,6 +1,7 @@
 package policyfile
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -109,26 +110,34 @@ func (d *policyDoc) runTests(p *rules.Policy) []TestResult {
 	for _, t := range d.tests {
 		got := p.Follow(t.request)
 		r := TestResult{Where: d.at(t.node), Asked: t.asked, Decision: got}
-		fail := func(field, format string, args ...any) {
-			text := fmt.Sprintf(format, args...)
-			r.Failures = append(r.Failures, text)
+		if field, text := t.failure(&got); text != "" {
+			r.Failures = []string{text}
 			d.errorf(t.nodes[field], "test fails: %s: %s", t.asked, text)
-		}
-		if allowed := got.Verdict != rules.Deny; allowed != t.allow {
-			fail("expect", "got %s", outcome(got))
-		}
-		if want, ok := t.expected["rule"]; ok && got.Rule != want {
-			fail("rule", "the rule is %s", quoted(got.Rule))
-		}
-		if want, ok := t.expected["credential"]; ok && got.Credential != want {
-			fail("credential", "the credential is %s", quoted(got.Credential))
-		}
-		if want, ok := t.expected["reason"]; ok && string(got.Reason) != want {
-			fail("reason", "the reason is %s", got.Reason)
 		}
 		results = append(results, r)
 	}
 	return results
+}
+
+// failure says what is not as a test expects, in one line, and which key of the
+// test it is about: where the verdict is another, rule and reason are too, and the
+// outcome names them.
+func (t *testDoc) failure(got *rules.Decision) (field, text string) {
+	if allowed := got.Verdict != rules.Deny; allowed != t.allow {
+		return "expect", "got " + outcome(*got)
+	}
+	var texts []string
+	for _, x := range []struct{ field, got, text string }{
+		{"rule", got.Rule, "the rule is " + quoted(got.Rule)},
+		{"credential", got.Credential, "the credential is " + quoted(got.Credential)},
+		{"reason", string(got.Reason), "the reason is " + string(got.Reason)},
+	} {
+		if want, ok := t.expected[x.field]; ok && want != x.got {
+			texts = append(texts, x.text)
+			field = cmp.Or(field, x.field)
+		}
+	}
+	return field, strings.Join(texts, ", ")
 }
 
 func outcome(d rules.Decision) string {
