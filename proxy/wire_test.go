@@ -335,7 +335,7 @@ var restating = []string{
 	"X-Http-Host-Override", "X-Real-Ip", "X-Remote-User", "Remote-User", "X-Original-Url", "X-Rewrite-Url", "X-Method-Override",
 }
 
-// TestHeaders is HT-09 to HT-12, HT-16 and HW-13: what passes which way.
+// TestHeaders is HT-09, HT-10, HT-11, HT-12, HT-16 and HW-13: what passes which way.
 func TestHeaders(t *testing.T) {
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
