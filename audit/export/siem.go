@@ -121,8 +121,10 @@ func (e ecs) protocols(o object, r *audit.Record) {
 	}
 	if r.QType != "" {
 		dns := object{"question": object{"type": r.QType, "name": r.Host}}
-		if r.Answer != "" {
-			dns["answers"] = []object{{"data": r.Answer}}
+		if _, code := replies[r.Answer]; code {
+			dns["response_code"] = ecsCode(r.Answer)
+		} else if r.Answer != "" && r.Answer != lookedUp {
+			dns["answers"], dns["response_code"] = []object{{"data": r.Answer}}, "NOERROR"
 		}
 		o["dns"] = dns
 	}
@@ -132,6 +134,14 @@ func (e ecs) protocols(o object, r *audit.Record) {
 	if r.Listener != "" {
 		o["observer"] = object{"ingress": object{"interface": object{"name": r.Listener}}, "product": "Sallyport"}
 	}
+}
+
+// ecsCode is the name of a response code as DNS has it.
+func ecsCode(answer string) string {
+	if answer == "NODATA" {
+		return "NOERROR"
+	}
+	return answer
 }
 
 func withBytes(o object, n int64) object {
@@ -172,119 +182,6 @@ func types(r *audit.Record) []string {
 }
 
 func (e ecs) close() error { return nil }
-
-// ocsf writes OCSF 1.3 events, one a line: HTTP Activity (4002) for requests,
-// DNS Activity (4003) for queries. Other records have no class of these and are
-// left out.
-type ocsf struct {
-	w   io.Writer
-	cfg Config
-}
-
-func newOCSF(w io.Writer, cfg Config) writer { return ocsf{w, cfg} }
-
-const (
-	ocsfHTTP = 4002
-	ocsfDNS  = 4003
-)
-
-// methods are the activities of class 4002.
-var methods = map[string]int{"CONNECT": 1, "DELETE": 2, "GET": 3, "HEAD": 4, "OPTIONS": 5, "POST": 6, "PUT": 7, "TRACE": 8}
-
-func (f ocsf) record(r *audit.Record) error {
-	class, activity := ocsfHTTP, methods[r.Method]
-	switch {
-	case r.QType != "":
-		class, activity = ocsfDNS, 6 // Traffic: query and answer in one
-	case !isRequest(r):
-		return nil
-	case activity == 0 && r.Method != "":
-		activity = 99
-	}
-	action, disposition, severity, status := 1, 1, 1, 1
-	if denied(r) {
-		action, disposition, severity, status = 2, 2, 3, 2
-	}
-	o := object{
-		"category_uid": 4, "class_uid": class, "activity_id": activity, "type_uid": class*100 + activity,
-		"time": r.Time.UnixMilli(), "severity_id": severity, "action_id": action, "disposition_id": disposition, "status_id": status,
-		"metadata": object{
-			"correlation_uid": or(r.Ref, r.ID), "version": "1.3.0", "uid": r.ID, "sequence": r.Seq, "event_code": string(r.Kind), "original_time": r.Time.UTC().Format(time.RFC3339Nano),
-			"product": object{"name": "Sallyport", "vendor_name": "Sallyport", "version": f.cfg.Version}, "profiles": []string{"container", "security_control"},
-		},
-	}
-	if activity == 99 {
-		o.text("activity_name", r.Method)
-	}
-	o.text("status_detail", r.Reason)
-	o.text("message", r.Error)
-	o.number("duration", r.Micros/1000)
-	o.sub("src_endpoint", withContainer(endpoint(r.Client, "ip"), r))
-	to := endpoint(r.Addr, "ip")
-	to.text("hostname", r.Host)
-	to.number("port", int64(r.Port))
-	if len(to) == 0 {
-		to["name"] = "unknown"
-	}
-	o["dst_endpoint"] = to
-	rule := object{}
-	rule.text("uid", r.Rule)
-	rule.text("name", r.Rule)
-	o.sub("firewall_rule", rule)
-	if r.Policy != "" {
-		o["policy"] = object{"uid": r.Policy, "is_applied": true}
-	}
-	traffic := object{}
-	traffic.number("bytes_out", r.Sent)
-	traffic.number("bytes_in", r.Received)
-	o.sub("traffic", traffic)
-	f.own(o, r)
-	return query.Object(f.w, o)
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
-
-// own adds what one of the classes has alone, and what has no attribute.
-func (f ocsf) own(o object, r *audit.Record) {
-	unmapped := object{}
-	unmapped.text("run", r.Run)
-	unmapped.text("credential", r.Credential)
-	unmapped.text("query_hash", r.Query)
-	unmapped.text("where", r.Where)
-	unmapped.text("verdict", r.Verdict)
-	o.sub("unmapped", unmapped)
-	if r.QType != "" {
-		o["query"] = object{"hostname": r.Host, "type": r.QType}
-		if r.Answer != "" {
-			o["answers"] = []object{{"rdata": r.Answer}}
-		}
-		return
-	}
-	request := object{"uid": r.ID}
-	request.text("http_method", r.Method)
-	url := object{"hostname": r.Host}
-	url.text("path", r.Path)
-	url.number("port", int64(r.Port))
-	request["url"] = url
-	o["http_request"] = request
-	if r.Status != 0 {
-		o["http_response"] = object{"code": r.Status}
-	}
-}
-
-func withContainer(o object, r *audit.Record) object {
-	if r.Cell != "" {
-		o["container"] = object{"uid": r.Cell}
-	}
-	return o
-}
-
-func (f ocsf) close() error { return nil }
 
 // cef writes ArcSight's Common Event Format, one event a line.
 type cef struct {

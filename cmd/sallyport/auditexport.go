@@ -22,7 +22,7 @@ func newAuditExport() *cobra.Command {
 		Use:   "export [FILTER...]",
 		Short: "Convert records for other programs, or bundle them with their proofs",
 		Long: `Export writes the records that match in another form: jsonl, csv, har (HTTP Archive 1.2), ocsf
-(1.3: HTTP 4002 and DNS 4003 activity), ecs (Elastic Common Schema), cef, otlp (OTLP/HTTP JSON,
+(1.4: HTTP 4002 and DNS 4003 activity), ecs (Elastic Common Schema), cef, otlp (OTLP/HTTP JSON,
 a request a line) or parquet. These are views, and prove nothing. With --bundle it writes a ZIP
 archive instead that can be checked without the log: records, how their runs began and ended,
 proofs, policies, checkpoints, the public key, and a README that says how.
