@@ -390,7 +390,7 @@ that signs the log. A VALUE of - is read from the standard input, so that no oth
 				sums = append(sums, gate.HashPath(value, h.Hash))
 			}
 			_, err = indexed(c, dir, func(x *index.Index) error {
-				return printRecords(c, answer.Holding(c.Context(), x, sums...))
+				return printRecords(c, dir, answer.Holding(c.Context(), x, sums...))
 			})
 			return err
 		},

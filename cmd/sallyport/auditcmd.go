@@ -140,7 +140,7 @@ the log; text that it makes is printed as it is, or with -o json as JSON.`,
 			if err != nil {
 				return err
 			}
-			return printRecords(c, query.Records(dir, f))
+			return printRecords(c, dir, query.Records(dir, f))
 		},
 	}
 	c.Flags().StringVar(&question, "sql", "", "a question to the index, which can change nothing")
@@ -168,7 +168,7 @@ func newAuditTail() *cobra.Command {
 			if follow, _ := c.Flags().GetBool("follow"); !follow {
 				return usage(hint(errors.New("tail follows the log"), "what is there already: sallyport audit query since=1h"))
 			}
-			err = printRecords(c, query.Follow(c.Context(), dir, f))
+			err = printRecords(c, dir, query.Follow(c.Context(), dir, f))
 			if c.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // told to end while a program ran
 			}
@@ -233,7 +233,8 @@ func printValues(c *cobra.Command, values iter.Seq2[any, error], asJSON bool) er
 	return errors.Join(bad...)
 }
 
-func printRecords(c *cobra.Command, recs iter.Seq2[audit.Record, error]) error {
+// printRecords prints records of the log in dir.
+func printRecords(c *cobra.Command, dir string, recs iter.Seq2[audit.Record, error]) error {
 	asJSON, err := outputJSON(c)
 	if err != nil {
 		return err
@@ -241,9 +242,6 @@ func printRecords(c *cobra.Command, recs iter.Seq2[audit.Record, error]) error {
 	j, err := programOf(c)
 	if err != nil {
 		return err
-	}
-	if j != nil {
-		return printValues(c, j.Values(c.Context(), recs), asJSON)
 	}
 	found := 0
 	counted := func(yield func(audit.Record, error) bool) {
@@ -254,13 +252,31 @@ func printRecords(c *cobra.Command, recs iter.Seq2[audit.Record, error]) error {
 			}
 		}
 	}
-	if asJSON {
+	switch {
+	case j != nil:
+		err = printValues(c, j.Values(c.Context(), counted), asJSON)
+	case asJSON:
 		err = query.JSON(c.OutOrStdout(), counted) // one record a line, as in the log
-	} else {
+	default:
 		err = query.Table(c.OutOrStdout(), counted)
 	}
-	if err == nil && found == 0 {
-		fmt.Fprintln(c.ErrOrStderr(), "sallyport: no record matches")
+	if err == nil && found == 0 && c.Context().Err() == nil {
+		fmt.Fprintln(c.ErrOrStderr(), "sallyport: "+whyNone(c, dir))
 	}
 	return err
+}
+
+// whyNone says why no record of the log in dir was found: the run that --run names
+// may be none.
+func whyNone(c *cobra.Command, dir string) string {
+	run, _ := c.Flags().GetString("run")
+	if run == "" {
+		return "no record matches"
+	}
+	for _, err := range query.Records(dir, query.Where("run", run)) {
+		if err == nil {
+			return "no record matches"
+		}
+	}
+	return fmt.Sprintf("the log has no record of a run %q; its runs: sallyport audit top --by run", run)
 }

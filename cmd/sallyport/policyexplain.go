@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/audit/query"
+	"sallyport/broker"
 	"sallyport/rules"
 	"sallyport/rules/policyfile"
 	"sallyport/rules/target"
@@ -45,9 +47,12 @@ func newPolicyExplain() *cobra.Command {
 opened, may its first bytes be what they are, may the request be sent. It prints the decision,
 the rule that spoke, the credential and the limits that it gives, and of each rule near it why
 it does not match. With --as it asks the policy that a run is or was under, as the log names it.
+-H names a header of the request. A key in the place of a credential is one of the caller's own,
+as at the gateway; placeholder-of-NAME stands for the placeholder of the credential NAME.
 Exit codes: 0 it is allowed; 1 it is denied; 2 usage.`,
 		Example: `  sallyport policy explain -p policy.yaml https://api.example.com/v1/charges
   sallyport policy explain -p policy.yaml DELETE https://api.example.com/v1/charges/1
+  sallyport policy explain -p policy.yaml -H "X-Mode: dry" https://api.example.com/v1/charges
   sallyport policy explain -p policy.yaml db.example.com:5432
   sallyport policy explain -p policy.yaml A api.example.com
   sallyport policy explain --as 01JJX0000000000000000000H0 https://api.example.com/`,
@@ -65,7 +70,11 @@ Exit codes: 0 it is allowed; 1 it is denied; 2 usage.`,
 			if len(args) == 1 && strings.Contains(asked, "://") {
 				asked = "GET " + asked
 			}
-			e, err := explain(p, asked, headers)
+			creds, err := policyCredentials(c)
+			if err != nil && (run == "" || c.Flags().Changed("credentials")) {
+				return usage(err)
+			} // whoever reviews a run needs no credential files: see [broker.Preview]
+			e, err := explain(p, creds, asked, headers)
 			if err != nil {
 				return usage(err)
 			}
@@ -82,7 +91,7 @@ Exit codes: 0 it is allowed; 1 it is denied; 2 usage.`,
 		},
 	}
 	c.Flags().StringVarP(&path, "policy", "p", "", "policy file")
-	c.Flags().StringArrayVarP(&headers, "header", "H", nil, "\"Name: value\" of the request, for rules with conditions")
+	c.Flags().StringArrayVarP(&headers, "header", "H", nil, "\"Name: value\" of the request, as rules may ask for and keys stand in")
 	c.Flags().StringVar(&run, "as", "", "ask the policy of this run")
 	c.Flags().String("dir", "", "with --as: directory of the log; default: the instance's")
 	c.Flags().String("policies", "", "with --as: directory of policies by digest; default: the instance's")
@@ -159,7 +168,7 @@ func readHeaders(list []string) (map[string][]string, error) {
 	return out, nil
 }
 
-func explain(p *rules.Policy, asked string, headers []string) (*explanation, error) {
+func explain(p *rules.Policy, creds []policyfile.Credential, asked string, headers []string) (*explanation, error) {
 	req, err := policyfile.ParseQuestion(asked)
 	if err != nil {
 		return nil, err
@@ -181,12 +190,26 @@ func explain(p *rules.Policy, asked string, headers []string) (*explanation, err
 			return nil, fmt.Errorf("-H %q decides nothing: %s", name, why)
 		}
 	}
+	if req.Question == rules.Fetch {
+		if req.Carries, err = broker.Preview(p.Credentials(), creds, headOf(&req)); err != nil {
+			return nil, err
+		}
+	}
 	req.Now = time.Now().Unix()
 	d := p.Follow(req)
 	if d.Verdict == rules.Tunnel && req.Question == rules.Fetch {
 		req.Question = rules.Connect // the stream is carried unopened: no rule judges what is in it
 	}
 	return explained(p, req, &d, asked), nil
+}
+
+// headOf returns a request's head as the gateway would read it.
+func headOf(req *rules.Request) *http.Request {
+	uri := req.Path.String()
+	if req.Query != "" {
+		uri += "?" + req.Query
+	}
+	return &http.Request{Method: req.Method, Host: req.Endpoint.String(), RequestURI: uri, Header: req.Header}
 }
 
 // otherAuthority takes the Host out of what is asked, and reports one that names
@@ -223,6 +246,21 @@ func limitsOf(l *rules.Limits) map[string]string {
 	return policyfile.LimitTexts(*l)
 }
 
+// credentialText says what a decision has to do with the credential that it names.
+func credentialText(e *explanation) string {
+	switch rules.Reason(e.Reason) {
+	case rules.ForeignCredential:
+		return fmt.Sprintf("a key of the caller's own stands where credential %s goes: send %s or nothing there, or let a rule say callers_key: allow",
+			e.Credential, broker.PreviewPlaceholder(e.Credential))
+	case rules.PlaceholderLeak:
+		return fmt.Sprintf("the placeholder of credential %s stands where it does not belong", e.Credential)
+	case rules.CredentialNeedsTLS:
+		return fmt.Sprintf("credential %s goes over TLS only", e.Credential)
+	default:
+		return "with credential " + e.Credential
+	}
+}
+
 func printExplanation(w io.Writer, e *explanation) {
 	word := "allowed"
 	if e.Verdict == rules.Deny.String() {
@@ -248,7 +286,7 @@ func printExplanation(w io.Writer, e *explanation) {
 		fmt.Fprintf(w, "  by the scope %s\n", e.Scope)
 	}
 	if e.Credential != "" {
-		fmt.Fprintf(w, "  with credential %s\n", e.Credential)
+		line("%s", credentialText(e))
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Limits)) {
 		fmt.Fprintf(w, "  at most %s %s\n", name, e.Limits[name])
