@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"sallyport/broker"
+	"sallyport/control"
+	"sallyport/rules"
 	"sallyport/rules/policyfile"
 )
 
@@ -194,6 +196,27 @@ func TestSlowEndpointHoldsNobodyUp(t *testing.T) {
 			t.Error("no renewal was tried")
 		}
 		// The end of the test ends Refresh, in the middle of a renewal or not.
+	})
+}
+
+// TestSlowFirstTokenIsTold: before the gateway gives the broker up, so that its reader
+// learns what is slow; the token serves who comes next.
+func TestSlowFirstTokenIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		way, asked := issuerFunc(func(ctx context.Context, n int) (int, string, error) {
+			time.Sleep(7 * time.Second)
+			return hourly(ctx, n)
+		}).counted()
+		s, _ := refreshing(t, way)
+		began := time.Now()
+		_, _, err := s.SignDirect(t.Context(), "cell1", "run1", "idp", "idp.test")
+		refusal, ok := errors.AsType[*control.Error](err)
+		if !ok || refusal.Reason != string(rules.CredentialUnavail) || !strings.Contains(refusal.Text, "https://id.test/token: no answer within 4s") || time.Since(began) != 4*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if got, minted, err := s.SignDirect(t.Context(), "cell1", "run1", "idp", "idp.test"); err != nil || got != "Bearer token-1" || !minted || asked() != 1 {
+			t.Errorf("twin, the next one: %q, %v, %v, asked %d times", got, minted, err, asked())
+		}
 	})
 }
 

@@ -23,6 +23,7 @@ type bound struct {
 	env, secretEnv string
 	envFile        bool // env holds the path of a file
 	scheme         sign.Scheme
+	keeper         *loudKeeper // of scheme; nil for none
 	kind           string
 	source         *source.Kept
 	// lock holds the endpoints as allow rules: the one engine that judges
@@ -49,9 +50,8 @@ func (s *Server) bind(c policyfile.Credential, cfg Config) (*bound, error) {
 		}
 	}
 	b := &bound{doc: c, revoked: cfg.Revoked(c.Name), name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, envFile: c.EnvFile, kind: string(c.Type)}
+	fault(s.equip(b, cfg))
 	var err error
-	b.scheme, err = sign.New(c.Scheme, s.signConfig(c.Name, cfg))
-	fault(err)
 	b.source, err = source.Open(c.Source, source.Config{
 		UID: cfg.UID, User: cfg.User, LookupEnv: cfg.LookupEnv, Transport: cfg.Transport, Now: cfg.Now,
 	})
@@ -62,6 +62,12 @@ func (s *Server) bind(c policyfile.Credential, cfg Config) (*bound, error) {
 		return nil, errors.Join(errs...)
 	}
 	return b, nil
+}
+
+// forget drops what is held of the secret of a credential that is no longer in force.
+func (b *bound) forget() {
+	b.keeper.end()
+	b.source.Forget()
 }
 
 // place says where the credential goes, and where else its API takes keys.

@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"errors"
 	"log/slog"
+	"sync"
 
 	"sallyport/broker/secret"
 	"sallyport/broker/sign"
@@ -21,10 +23,32 @@ type loudKeeper struct {
 	Keeper
 	credential string
 	log        *slog.Logger
+
+	mu    sync.Mutex // guards ended, and is held while a token is written
+	ended bool
 }
 
+// end has nothing kept from here on: a token that arrives for a secret that was
+// revoked or rotated meanwhile must not take the place of what is kept now.
+func (k *loudKeeper) end() {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ended = true
+}
+
+// errEnded stays with a scheme that nobody uses any more.
+var errEnded = errors.New("the credential was revoked or rotated")
+
 // Save implements [sign.Keeper].
-func (k loudKeeper) Save(v secret.Value) error {
+func (k *loudKeeper) Save(v secret.Value) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended {
+		return errEnded
+	}
 	err := k.Keeper.Save(v)
 	if err != nil {
 		k.log.Error("THE REFRESH TOKEN THAT A SERVER JUST GAVE CANNOT BE KEPT ON DISK: it is in memory only, and lost with the broker; "+

@@ -9,6 +9,7 @@ import (
 
 	"sallyport/broker"
 	"sallyport/broker/secret"
+	"sallyport/rules"
 	"sallyport/rules/gate"
 	"sallyport/rules/policyfile"
 )
@@ -17,10 +18,11 @@ import (
 type fullDisk struct {
 	full  error
 	wiped int
+	saved int
 }
 
 func (*fullDisk) Load(context.Context) (secret.Value, error) { return secret.Value{}, nil }
-func (d *fullDisk) Save(secret.Value) error                  { return d.full }
+func (d *fullDisk) Save(secret.Value) error                  { d.saved++; return d.full }
 func (d *fullDisk) Wipe() error                              { d.wiped++; return nil }
 
 // TestWhatCannotBeKeptIsTold: in the log of the broker, in the state of the
@@ -66,6 +68,44 @@ func TestWhatCannotBeKeptIsTold(t *testing.T) {
 			}
 			if err := k.op("/v1/credentials/revoke", broker.Named{Credential: "key"}, nil); err != nil || d.wiped != 1 {
 				t.Errorf("revoked: %v, wiped %d times", err, d.wiped)
+			}
+		})
+	}
+}
+
+// TestNothingIsKeptAfterARevoke: a token that arrives while its credential is revoked or
+// rotated is neither used for a revoked one nor written over what is kept now.
+func TestNothingIsKeptAfterARevoke(t *testing.T) {
+	for name, op := range map[string]string{"revoked": "/v1/credentials/revoke", "rotated": "/v1/credentials/refresh", "twin": ""} {
+		t.Run(name, func(t *testing.T) {
+			k, d := newKit(t), &fullDisk{}
+			way, _ := issuerFunc(func(context.Context, int) (int, string, error) {
+				if op != "" {
+					if err := k.op(op, broker.Named{Credential: "key"}, nil); err != nil {
+						t.Error(err)
+					}
+				}
+				return http.StatusOK, `{"access_token":"at-1","token_type":"bearer","expires_in":3600,"refresh_token":"another-refresh-token"}`, nil
+			}).counted()
+			k.stop()
+			writeSecret(t, k.secret("key"), "first-refresh-token")
+			k.creds[1].Scheme = policyfile.Scheme{Type: policyfile.OAuth2Refresh, OAuth2: policyfile.OAuth2{TokenURL: "https://key.test/token", ClientID: "cli"}}
+			k.tweak = func(c *broker.Config) {
+				c.Transport, c.Keep = way, func(string) broker.Keeper { return d }
+			}
+			k.start()
+			k.grant("cell1", "run1", "key")
+			header, err := k.inject("https://key.test/x")
+			switch name {
+			case "revoked":
+				wantDenied(t, err, rules.CredentialRevoked)
+			default:
+				if err != nil || header != "Bearer at-1" {
+					t.Errorf("%q, %v", header, err)
+				}
+			}
+			if want := name == "twin"; (d.saved == 1) != want || d.saved > 1 {
+				t.Errorf("saved %d times", d.saved)
 			}
 		})
 	}

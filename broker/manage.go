@@ -48,7 +48,7 @@ func (s *Server) replace(name string, change func(*bound) (*bound, error)) (*bou
 	creds[name] = next
 	s.creds.Store(&creds)
 	s.lines.Break()
-	b.source.Forget()
+	b.forget()
 	return next, nil
 }
 
@@ -72,9 +72,7 @@ func (s *Server) revokeCredential(ctx context.Context, in Named) (Revoked, error
 	b, err := s.replace(in.Credential, func(b *bound) (*bound, error) {
 		next := *b
 		next.revoked = true
-		scheme, err := sign.New(b.doc.Scheme, s.signConfig(b.name, s.cfg))
-		next.scheme = scheme // without what was minted
-		return &next, err
+		return &next, s.equip(&next, s.cfg) // without what was minted
 	})
 	if err != nil {
 		return Revoked{}, err
@@ -91,12 +89,15 @@ func (s *Server) revokeCredential(ctx context.Context, in Named) (Revoked, error
 	return Revoked{dropped}, nil
 }
 
-func (s *Server) signConfig(credential string, cfg Config) sign.Config {
+// equip gives b a scheme that holds nothing yet.
+func (s *Server) equip(b *bound, cfg Config) (err error) {
 	out := sign.Config{Transport: cfg.Transport, Now: cfg.Now, Made: s.tokensChanged}
 	if cfg.Keep != nil {
-		out.Keep = loudKeeper{cfg.Keep(credential), credential, cfg.Log}
+		b.keeper = &loudKeeper{Keeper: cfg.Keep(b.name), credential: b.name, log: cfg.Log}
+		out.Keep = b.keeper
 	}
-	return out
+	b.scheme, err = sign.New(b.doc.Scheme, out)
+	return err
 }
 
 // Tested is what came of a dry signature. It holds names, never values.

@@ -181,7 +181,7 @@ func (s *Server) Reload(cfg Config) error {
 	s.put(creds)
 	for name, b := range old {
 		if creds[name] != b {
-			b.source.Forget()
+			b.forget()
 		}
 	}
 	s.sweepLocked()
@@ -502,18 +502,10 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	if refusal != nil {
 		return injectAnswer{}, s.refused(in, refusal)
 	}
-	v, err := b.usable(ctx)
-	if err != nil {
-		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "%v", err))
-	}
-	defer v.Wipe()
-	if v, err = s.token(b, in, v); err != nil {
-		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "%v", err))
-	}
 	ctx, mints := sign.CountMints(ctx)
-	ch, err := b.scheme.Sign(ctx, v, req)
+	ch, err := s.sign(ctx, b, in, req)
 	if err != nil {
-		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "signing: %v", err))
+		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "%v", err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -526,6 +518,31 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	u.count++
 	minted := mints.Load() > 0
 	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Body, ch.Expose, minted, minted && b.unsaved() != nil, s.holdOf(b)}, nil
+}
+
+// answerTimeout bounds what a request waits for sources and token endpoints: less
+// than the gateway waits for the broker, so that it is told what is slow.
+const answerTimeout = askTimeout - time.Second
+
+// sign reads the secret and signs a request.
+func (s *Server) sign(ctx context.Context, b *bound, in injectRequest, req sign.Request) (sign.Changes, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, fmt.Errorf("no answer within %v", answerTimeout))
+	defer cancel()
+	v, err := b.usable(ctx)
+	if err != nil {
+		return sign.Changes{}, err
+	}
+	defer v.Wipe()
+	token, err := s.token(b, in, v)
+	if err != nil {
+		return sign.Changes{}, err
+	}
+	defer token.Wipe()
+	ch, err := b.scheme.Sign(ctx, token, req)
+	if err != nil {
+		return sign.Changes{}, fmt.Errorf("signing: %w", err)
+	}
+	return ch, nil
 }
 
 // askedURL is the address that a request goes to, as credential files write it.

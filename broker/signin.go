@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"sallyport/broker/secret"
 	"sallyport/broker/sign"
@@ -32,9 +31,6 @@ const (
 	coreClient // the stand-in of the client's secret itself
 	cores
 )
-
-// signInTimeout bounds one question to an endpoint; the gateway waits a little longer.
-const signInTimeout = askTimeout - time.Second
 
 // coreShape is what a core looks like: characters that every kind of token has.
 const coreShape = "0123456789abcdef0123456789abcdef"
@@ -142,11 +138,13 @@ func (s *Server) signIn(ctx context.Context, in signInRequest) (signInAnswer, er
 	}
 	defer v.Wipe()
 	state := s.signInOf(in.Cell, in.Credential)
+	waiting, leave := context.WithTimeoutCause(ctx, answerTimeout, fmt.Errorf("it took longer than %v", answerTimeout))
+	defer leave()
 	select {
 	case <-state.turn:
 		defer func() { state.turn <- struct{}{} }()
-	case <-ctx.Done():
-		return signInAnswer{}, s.refused(in.injectRequest, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "waiting for another's turn: %v", context.Cause(ctx)))
+	case <-waiting.Done():
+		return signInAnswer{}, s.refused(in.injectRequest, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "waiting for another's turn: %v", context.Cause(waiting)))
 	}
 	t := signInTask{scheme: scheme, g: g, state: state, device: in.askedURL() == g.Place.Device}
 	form, err := t.form(in)
@@ -154,7 +152,7 @@ func (s *Server) signIn(ctx context.Context, in signInRequest) (signInAnswer, er
 		return signInAnswer{}, s.refused(in.injectRequest, refuse(http.StatusForbidden, rules.ForeignCredential, "%v", err))
 	}
 	// What the endpoint gives is taken, whether or not the program still waits.
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), signInTimeout)
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
 	ans, err := scheme.Ask(asking, t.device, form, v)
 	if err != nil {
@@ -172,7 +170,7 @@ func (s *Server) take(in injectRequest, state *signedIn, ans sign.LoginAnswer) *
 	defer s.mu.Unlock()
 	c := s.cells[in.Cell]
 	if c == nil || c.run != in.Run || !c.has(in.Credential) || s.signIns[in.Cell][in.Credential] != state {
-		return refuse(http.StatusForbidden, rules.CredentialMismatch, "the grant was revoked")
+		return refuse(http.StatusForbidden, rules.CredentialRevoked, "the grant was revoked")
 	}
 	switch {
 	case ans.Error != "":

@@ -613,3 +613,38 @@ func TestOneRefreshAtATime(t *testing.T) {
 		t.Errorf("the server rejected %q", p.idp.rejected)
 	}
 }
+
+// TestRevokedDuringAnExchange: what the endpoint gives is dropped, and the program is
+// told why.
+func TestRevokedDuringAnExchange(t *testing.T) {
+	ends := map[string]func(*person) error{
+		"the run's grant": func(p *person) error { return p.op("/v1/revoke", broker.RevokeRequest{Cell: p.cell}, nil) },
+		"the credential": func(p *person) error {
+			return p.op("/v1/credentials/revoke", broker.Named{Credential: "idp"}, nil)
+		},
+		"twin": func(*person) error { return nil },
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			p := newPerson(t, "")
+			got := p.signIn()
+			p.idp.answer = func(w http.ResponseWriter, _ *http.Request) {
+				if err := end(p); err != nil {
+					t.Error(err)
+				}
+				p.idp.tokens(w)
+			}
+			status, _, err := p.post("https://idp.test/token", refreshForm(got["refresh_token"]).Encode())
+			if name == "twin" {
+				if err != nil || status != http.StatusOK {
+					t.Errorf("%d, %v", status, err)
+				}
+				return
+			}
+			wantDenied(t, err, rules.CredentialRevoked)
+			if n := len(p.idp.rejected); n > 0 {
+				t.Errorf("the endpoint rejected %d requests", n)
+			}
+		})
+	}
+}

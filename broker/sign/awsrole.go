@@ -108,19 +108,21 @@ func (r *awsRole) read(got told) (minted, error) {
 			AccessKeyID     string    `xml:"AccessKeyId" json:"AccessKeyId"`
 			SecretAccessKey string    `xml:"SecretAccessKey"`
 			SessionToken    string    `xml:"SessionToken"`
-			Expiration      time.Time `xml:"Expiration"`
+			Expiration      time.Time `xml:"Expiration" json:"Expiration,omitzero"`
 		} `xml:"AssumeRoleResult>Credentials"`
 		Code string `xml:"Error>Code"`
 	}
 	err := xml.Unmarshal(got.body, &ans)
 	switch {
 	case got.status != http.StatusOK && err == nil && awsErrorCode.MatchString(ans.Code):
-		return minted{}, fmt.Errorf("it answered %d, %s", got.status, ans.Code)
+		return minted{}, got.refusal(ans.Code, r.now())
 	case got.status != http.StatusOK:
-		return minted{}, fmt.Errorf("it answered %d", got.status)
+		return minted{}, got.refusal("", r.now())
 	case err != nil || ans.Keys.SessionToken == "" || ans.Keys.Expiration.IsZero():
 		return minted{}, errors.New("its answer holds no temporary keys with an end")
 	}
+	life := ans.Keys.Expiration.Sub(got.clock(r.now()))
+	ans.Keys.Expiration = time.Time{}   // it is by their clock, and the minter's to keep
 	text, err := json.Marshal(ans.Keys) //nolint:gosec // it stays in the broker, as a secret does
 	if err != nil {
 		return minted{}, err
@@ -128,7 +130,6 @@ func (r *awsRole) read(got told) (minted, error) {
 	if _, err := readAWSKeys(secret.New(text)); err != nil {
 		return minted{}, errors.New("its answer holds no keys that can be used")
 	}
-	life := ans.Keys.Expiration.Sub(r.now())
 	if life <= 0 {
 		return minted{}, errors.New("its keys have ended already")
 	}

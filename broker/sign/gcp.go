@@ -168,14 +168,14 @@ func (g *gcpServiceAccount) mint(ctx context.Context, v secret.Value) (minted, e
 	case err != nil:
 		return minted{}, err
 	case g.spec.Token == policyfile.GoogleID:
-		return g.idToken(ans.IDToken)
+		return g.idToken(ans.IDToken, ans.date)
 	}
 	return ans.minted()
 }
 
 // idToken takes an id token for what it says about its end: whether it is true is
 // for the service to judge that gets it.
-func (g *gcpServiceAccount) idToken(token string) (minted, error) {
+func (g *gcpServiceAccount) idToken(token string, now time.Time) (minted, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 || checkHeaderSafe(secret.New([]byte(token))) != nil {
 		return minted{}, errors.New("its answer holds no id token")
@@ -187,7 +187,7 @@ func (g *gcpServiceAccount) idToken(token string) (minted, error) {
 	if err != nil || json.Unmarshal(payload, &claims) != nil || claims.Exp <= 0 || claims.Exp > 1<<40 {
 		return minted{}, errors.New("its id token has no readable end")
 	}
-	life := time.Unix(claims.Exp, 0).Sub(g.asker.now())
+	life := time.Unix(claims.Exp, 0).Sub(now)
 	if life <= 0 {
 		return minted{}, errors.New("its id token has ended already")
 	}

@@ -99,7 +99,7 @@ func (g *gitHubApp) mint(ctx context.Context, v secret.Value) (minted, error) {
 
 func (g *gitHubApp) read(got told) (minted, error) {
 	if got.status != http.StatusCreated {
-		return minted{}, fmt.Errorf("it answered %d", got.status)
+		return minted{}, got.refusal("", g.now())
 	}
 	var ans struct {
 		Token     string    `json:"token"`
@@ -111,7 +111,7 @@ func (g *gitHubApp) read(got told) (minted, error) {
 	case checkHeaderSafe(secret.New([]byte(ans.Token))) != nil:
 		return minted{}, errors.New("its token cannot stand in a header")
 	}
-	life := ans.ExpiresAt.Sub(g.now())
+	life := ans.ExpiresAt.Sub(got.clock(g.now()))
 	if life <= 0 {
 		return minted{}, errors.New("its token has ended already")
 	}

@@ -25,6 +25,7 @@ func gitHub(t *testing.T, now func() time.Time, answer func(http.ResponseWriter)
 	asked, wanted = new(atomic.Int64), new(atomic.Value)
 	srv = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := asked.Add(1)
+		w.Header().Set("Date", now().UTC().Format(http.TimeFormat))
 		claims := jwt.RegisteredClaims{}
 		_, err := jwt.ParseWithClaims(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), &claims,
 			func(*jwt.Token) (any, error) { return rsaKey().Public(), nil }, jwt.WithValidMethods([]string{"RS256"}),

@@ -1,6 +1,7 @@
 package sign
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -71,9 +72,13 @@ func (m *minter) get(ctx context.Context, v secret.Value) (string, error) {
 		step := m.next(key)
 		switch {
 		case step.mine:
-			// Others wait for it, so that it does not end with the request that
-			// happened to start it.
-			_ = m.run(context.WithoutCancel(ctx), v, key, step.running) // the next step tells
+			// All wait for it alike, and it ends with none of them: a request that was
+			// given up leaves a token to the next one. mintTimeout bounds it.
+			own := secret.New(bytes.Clone(v.Reveal())) // the caller wipes v when it leaves
+			go func() {
+				defer own.Wipe()
+				_ = m.run(context.WithoutCancel(ctx), own, key, step.running) // the next step tells
+			}()
 		case step.first:
 			m.tell() // from now on it is worth renewing
 			if n, ok := ctx.Value(mintsKey{}).(*atomic.Int64); ok {

@@ -161,7 +161,7 @@ func (o *ociRegistry) mint(ctx context.Context, scope string, v secret.Value) (m
 	}
 	switch {
 	case got.status != http.StatusOK:
-		return minted{}, fmt.Errorf("it answered %d", got.status)
+		return minted{}, got.refusal("", o.cfg.Now())
 	case json.Unmarshal(got.body, &ans) != nil:
 		return minted{}, errors.New("its answer is not JSON")
 	case ans.Token != "":

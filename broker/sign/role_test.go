@@ -25,6 +25,7 @@ func tokenService(t *testing.T, now func() time.Time, answer func(n int) (int, s
 	n := 0
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n++
+		w.Header().Set("Date", now().UTC().Format(http.TimeFormat)) // keys end by the clock of who gives them
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)

@@ -46,7 +46,7 @@ func (e tokenEndpoint) ask(ctx context.Context, form url.Values, a clientAuth) (
 	if err != nil {
 		return answer{}, err
 	}
-	return readAnswer(got)
+	return readAnswer(got, e.now())
 }
 
 // tell posts a form once. A redirect is an answer like any other that is not 200: what
@@ -70,6 +70,36 @@ type told struct {
 	status int
 	kind   string // Content-Type
 	body   []byte
+	date   time.Time // by the clock of who answered; zero if it does not say
+}
+
+// clock returns the time at which it was answered: by their own clock, which the ends
+// of their tokens are of, or else by ours.
+func (t told) clock(ours time.Time) time.Time {
+	if t.date.IsZero() {
+		return ours
+	}
+	return t.date
+}
+
+// maxSkew is how far two clocks differ before it is worth a word.
+const maxSkew = time.Minute
+
+// refusal is the error for an answer that gives nothing; code is what it says of the
+// cause, "" for nothing. Statements and signatures of a time that is not now are
+// refused without saying so.
+func (t told) refusal(code string, ours time.Time) error {
+	text := fmt.Sprintf("it answered %d", t.status)
+	if code != "" {
+		text += ", " + code
+	}
+	switch skew := t.clock(ours).Sub(ours).Round(time.Second); {
+	case skew > maxSkew:
+		text += fmt.Sprintf("; the clock of this machine is %v behind its clock: set it", skew)
+	case skew < -maxSkew:
+		text += fmt.Sprintf("; the clock of this machine is %v ahead of its clock: set it", -skew)
+	}
+	return errors.New(text)
 }
 
 // roundTrip sends a request of the broker's own and reads the answer, at most
@@ -87,7 +117,8 @@ func roundTrip(ctx context.Context, t http.RoundTripper, req *http.Request) (tol
 	if err != nil {
 		return told{}, errors.New("the answer broke off")
 	}
-	return told{resp.StatusCode, resp.Header.Get("Content-Type"), body}, nil
+	date, _ := http.ParseTime(resp.Header.Get("Date")) // zero if it cannot be read
+	return told{resp.StatusCode, resp.Header.Get("Content-Type"), body, date}, nil
 }
 
 // bearer puts a token of the endpoint into Authorization.
@@ -132,21 +163,22 @@ type answer struct {
 	RefreshToken string      `json:"refresh_token"`
 	IDToken      string      `json:"id_token"` // OpenID Connect Core section 3.1.3.3
 	Error        string      `json:"error"`
+	date         time.Time   // of the answer
 }
 
 // readAnswer reads a token answer. Nothing of an answer but a well-formed error
 // code is put into an error.
-func readAnswer(got told) (answer, error) {
-	var ans answer
+func readAnswer(got told, now time.Time) (answer, error) {
+	ans := answer{date: got.clock(now)}
 	kind, _, err := mime.ParseMediaType(got.kind)
 	if err != nil || kind != "application/json" || json.Unmarshal(got.body, &ans) != nil {
-		ans = answer{}
+		ans = answer{date: got.clock(now)}
 	}
 	switch {
 	case got.status != http.StatusOK && errorCode.MatchString(ans.Error):
-		return answer{}, fmt.Errorf("it answered %d, %s", got.status, ans.Error)
+		return answer{}, got.refusal(ans.Error, now)
 	case got.status != http.StatusOK:
-		return answer{}, fmt.Errorf("it answered %d", got.status)
+		return answer{}, got.refusal("", now)
 	}
 	return ans, nil
 }

@@ -22,10 +22,11 @@ type usageOut struct {
 	Runs []usedByIn `json:"runs"` // the last first
 }
 
-// Counts are of what the log calls use, mint, refusal and leak.
+// Counts are of what the log calls use, mint, unsaved, refusal and leak.
 type Counts struct {
 	Uses    int64 `json:"uses"`    // it went out with a request
 	Mints   int64 `json:"mints"`   // a token was made with it
+	Unsaved int64 `json:"unsaved"` // the refresh token that came with one is in memory only
 	Refused int64 `json:"refused"` // it was asked for, and not given
 	Leaks   int64 `json:"leaks"`   // its placeholder was sent where it does not belong
 }
@@ -36,6 +37,8 @@ func (c *Counts) add(event string) {
 		c.Uses++
 	case "mint":
 		c.Mints++
+	case "unsaved":
+		c.Unsaved++
 	case "refusal":
 		c.Refused++
 	case "leak":
@@ -152,6 +155,10 @@ func printUsage(w io.Writer, u usageOut) error {
 	if err := printTable(w, rows); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%s: used %d times, refused %d times, %d leaks, %d tokens made\n", u.Credential, u.Uses, u.Refused, u.Leaks, u.Mints)
+	unsaved := ""
+	if u.Unsaved > 0 {
+		unsaved = fmt.Sprintf(", %d refresh tokens not kept on disk", u.Unsaved)
+	}
+	_, err := fmt.Fprintf(w, "%s: used %d times, refused %d times, %d leaks, %d tokens made%s\n", u.Credential, u.Uses, u.Refused, u.Leaks, u.Mints, unsaved)
 	return err
 }

@@ -60,8 +60,9 @@ func newPolicyLint() *cobra.Command {
 		Use:   "lint FILE...",
 		Short: "Report everything that is wrong with policy files",
 		Long: `Lint reads policy files as a run would, and reports everything that is wrong, each with its
-place. Of a rule that has expired, or will within 14 days, it warns on standard error. With
---strict it also reports what should not go into production: such a rule, a reason that begins
+place. Of a rule that has expired, or will within 14 days, it warns on standard error, and of one
+that lets people sign in without the credential of type oauth2-user that keeps their tokens. With
+--strict it also reports what should not go into production: such rules, a reason that begins
 with TODO, a rule of which deny rules leave nothing.
 -o sarif is SARIF 2.1.0, for tools that show it beside the lines under review.
 Exit codes: 0 nothing is wrong; 2 something is.`,
@@ -117,7 +118,7 @@ func lintFiles(c *cobra.Command, files []string, strict bool) (policyfile.Errors
 		case strict:
 			err = p.Strict(now)
 		default:
-			warnOfEnding(c, p, now)
+			warn(c, p, now)
 		}
 		if c.Context().Err() != nil {
 			return nil, err // it was not looked at to its end
@@ -131,10 +132,10 @@ func lintFiles(c *cobra.Command, files []string, strict bool) (policyfile.Errors
 	return found, nil
 }
 
-// warnOfEnding says on standard error which rules of a policy end.
-func warnOfEnding(c *cobra.Command, p *policyfile.PolicyFile, now int64) {
-	ending, _ := errors.AsType[policyfile.Errors](p.Ending(now))
-	for _, e := range ending {
+// warn says on standard error what of a policy that loads nobody should miss.
+func warn(c *cobra.Command, p *policyfile.PolicyFile, now int64) {
+	warnings, _ := errors.AsType[policyfile.Errors](p.Warnings(now))
+	for _, e := range warnings {
 		fmt.Fprintf(c.ErrOrStderr(), "warning: %v\n", e)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"sallyport/rules"
 	"sallyport/rules/prove"
+	"sallyport/rules/target"
 )
 
 // soon is how long before its end a rule is told of.
@@ -21,7 +22,8 @@ var resolvers = []string{
 // Strict returns what keeps a policy that loads out of production: a reason
 // that nobody wrote yet, a rule that has expired or will within 14 days of now
 // (seconds since the Unix epoch), a rule that can admit nothing since others
-// deny all of it, a rule about a public resolver. The error is [Errors], nil for nothing.
+// deny all of it, a rule about a public resolver, one that lets people sign in
+// without the credential for it. The error is [Errors], nil for nothing.
 func (p *PolicyFile) Strict(now int64) error {
 	var denies []rules.Rule
 	for _, r := range p.doc.allRules() {
@@ -29,6 +31,7 @@ func (p *PolicyFile) Strict(now int64) error {
 			denies = append(denies, r.Rule)
 		}
 	}
+	p.openSignIns(now)
 	for _, r := range p.doc.allRules() {
 		r.strictTimes(now)
 		r.strictHosts()
@@ -42,14 +45,55 @@ func (p *PolicyFile) Strict(now int64) error {
 	return p.doc.loader.err()
 }
 
-// Ending returns of what [PolicyFile.Strict] does only the rules that have
-// expired or will within 14 days of now, with their places. The error is [Errors],
-// nil for none; a PolicyFile is asked once, either this or Strict.
-func (p *PolicyFile) Ending(now int64) error {
+// Warnings returns of what [PolicyFile.Strict] does what nobody should miss: the
+// rules that have expired or will within 14 days of now, and those that open where
+// people sign in, with their places. The error is [Errors], nil for none; a
+// PolicyFile is asked once, either this or Strict.
+func (p *PolicyFile) Warnings(now int64) error {
 	for _, r := range p.doc.allRules() {
 		r.ending(now)
 	}
+	p.openSignIns(now)
 	return p.doc.loader.err()
+}
+
+// openSignIns tells of rules that let a program ask where people sign in without the
+// credential for it: true tokens then go into the sandbox, and not stand-ins (ADR-0031).
+func (p *PolicyFile) openSignIns(now int64) {
+	for i := range p.doc.creds {
+		c := &p.doc.creds[i]
+		if c.Type != OAuth2User {
+			continue
+		}
+		for _, u := range []string{c.OAuth2.TokenURL, c.OAuth2.DeviceURL} {
+			if u != "" {
+				p.openSignIn(c.Name, u, now)
+			}
+		}
+	}
+}
+
+func (p *PolicyFile) openSignIn(credential, u string, now int64) {
+	authority, rest, _ := strings.Cut(strings.TrimPrefix(u, "https://"), "/")
+	e, err := target.ParseAuthority(authority, 443)
+	if err != nil {
+		return // checkURL said so
+	}
+	path, err := target.ParsePath("/" + rest)
+	if err != nil {
+		return // it matches no pattern
+	}
+	d := p.Policy.Decide(rules.Request{
+		Question: rules.Fetch, Endpoint: e, Secure: true, Protocol: rules.HTTP, Method: "POST", Path: path, Now: now,
+	})
+	if d.Verdict == rules.Deny || d.Credential == credential {
+		return
+	}
+	all := p.doc.allRules()
+	if i := slices.IndexFunc(all, func(r *ruleDoc) bool { return r.ID == d.Rule }); i >= 0 {
+		all[i].doc.errorf(all[i].at, "rule %q lets people sign in at %s without credential %q: true tokens would go into the sandbox; "+
+			"add credential: %s to it, or deny POST there", d.Rule, u, credential, credential)
+	}
 }
 
 // strictTimes tells of a rule that ends, and of one that nobody could renew.

@@ -67,7 +67,7 @@ tests:
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := again.Ending(tt.now); err != nil {
+		if err := again.Warnings(tt.now); err != nil {
 			ending = err.Error()
 		}
 		if strings.Contains(ending, "TODO") || strings.Contains(ending, "dead") || (ending == "") != (tt.want == "") || !strings.Contains(ending, tt.want) {
@@ -84,6 +84,46 @@ tests:
 		}
 		if strings.Contains(got, "half") || tt.want == "" && strings.Contains(got, "fine") {
 			t.Errorf("at %d:\n%s", tt.now, got)
+		}
+	}
+}
+
+// TestOpenSignIn: a rule that lets a program ask where people sign in, and not by way
+// of the broker, is told of, with its place.
+func TestOpenSignIn(t *testing.T) {
+	cred, err := policyfile.ParseCredential("idp.yaml", []byte(`apiVersion: sallyport/v1
+kind: Credential
+metadata: {name: idp}
+type: oauth2-user
+oauth2-user: {token_url: "https://id.test/token", device_url: "https://id.test/device", client_id: x, auth: none, grants: [device_code], scopes: [a]}
+endpoints: [{host: id.test, methods: [POST], paths: [/token, /device]}, {host: api.test}]
+source: {none: true}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const with = ", credential: idp}"
+	tests := []struct{ name, rules, want string }{
+		{"without", `{id: a, reason: x, allow: {host: id.test, methods: [POST], paths: [/token]}}`, `p.yaml:4:9: rule "a" lets people sign in at https://id.test/token without credential "idp"`},
+		{"the device's alone", `{id: a, reason: x, allow: {host: id.test, methods: [POST], paths: [/token]}` + with + `, {id: b, reason: x, allow: {host: id.test, methods: [POST], paths: [/device]}}`, `rule "b" lets people sign in at https://id.test/device`},
+		{"reads", `{id: a, reason: x, allow: {host: id.test, methods: [GET]}}`, ""},
+		{"another host", `{id: a, reason: x, allow: {host: www.id.test, methods: [POST]}}`, ""},
+		{"denied", `{id: a, reason: x, allow: {host: id.test, access: write}}, {id: b, reason: x, deny: {host: id.test, methods: [POST]}}`, ""},
+		{"twin, with it", `{id: a, reason: x, allow: {host: id.test, methods: [POST], paths: [/token, /device]}` + with, ""},
+	}
+	for _, tt := range tests {
+		for what, ask := range map[string]func(*policyfile.PolicyFile) error{
+			"warnings": func(f *policyfile.PolicyFile) error { return f.Warnings(0) },
+			"strict":   func(f *policyfile.PolicyFile) error { return f.Strict(0) },
+		} {
+			f, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(head + "rules: [" + tt.rules + "]\n")}, []policyfile.Credential{*cred})
+			if err != nil {
+				t.Fatalf("%s: %v", tt.name, err)
+			}
+			err = ask(f)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%s, %s: %v, want %q", tt.name, what, err, tt.want)
+			}
 		}
 	}
 }
