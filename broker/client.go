@@ -51,8 +51,9 @@ type clientCell struct {
 	finder *finder // nil without grants
 	held   holder
 
-	mu      sync.Mutex // guards exposed and hosts
-	exposed map[string][]string
+	mu      sync.Mutex // guards exposed, hosts and hider
+	exposed map[string][]scrub.Known
+	hider   *scrub.Scrubber      // nil until it is wanted, and when more is exposed
 	hosts   map[target.Host]bool // that were sent a secret
 	scrub   atomic.Pointer[scrub.Scrubber]
 }
@@ -347,26 +348,26 @@ func (cc *clientCell) expose(credential string, secrets []string, host target.Ho
 	cc.mu.Lock()
 	defer cc.mu.Unlock()
 	if cc.exposed == nil {
-		cc.exposed, cc.hosts = map[string][]string{}, map[target.Host]bool{}
+		cc.exposed, cc.hosts = map[string][]scrub.Known{}, map[target.Host]bool{}
 	}
 	cc.hosts[host] = true
 	known, fresh := cc.exposed[credential], false
 	for _, s := range secrets {
-		if !slices.Contains(known, s) {
-			known, fresh = append([]string{s}, known...), true
+		if !slices.ContainsFunc(known, func(k scrub.Known) bool { return k.Value == s }) {
+			one := scrub.Know(scrub.Secret{Value: s, Instead: cc.finder.placeholder(credential)})
+			known, fresh = append([]scrub.Known{one}, known...), true
 		}
 	}
 	if !fresh {
 		return
 	}
 	cc.exposed[credential] = known[:min(len(known), maxExposed*len(secrets))]
-	var all []scrub.Secret
-	for name, values := range cc.exposed {
-		for _, v := range values {
-			all = append(all, scrub.Secret{Value: v, Instead: cc.finder.placeholder(name)})
-		}
+	var all []scrub.Known
+	for _, values := range cc.exposed {
+		all = append(all, values...)
 	}
-	cc.scrub.Store(scrub.New(all...))
+	cc.scrub.Store(scrub.Of(all...))
+	cc.hider = nil
 }
 
 // Scrub keeps secrets out of the answer to an admitted request: out of its

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"sallyport/broker/scrub"
 	"sallyport/broker/secret"
 )
 
@@ -57,4 +58,10 @@ func HoldAnswer(text string, d time.Duration) (held secret.Value, left func() in
 		defer h.mu.Unlock()
 		return len(h.answers)
 	}
+}
+
+// Exposes returns what keeps a cell's secrets out of answers, and out of messages.
+func (c *Client) Exposes(cell string) (answers, messages *scrub.Scrubber) {
+	cc := c.cell(cell)
+	return cc.scrub.Load(), cc.hiding()
 }

@@ -15,11 +15,21 @@ func (c *Client) Hider(cell string) func(text string) string {
 	if cc == nil {
 		return func(string) string { return "" }
 	}
-	return func(text string) string { return scrub.New(cc.hidden()...).Text(text) }
+	return func(text string) string { return cc.hiding().Text(text) }
 }
 
-// hidden returns what must not be kept of the cell's messages.
-func (cc *clientCell) hidden() []scrub.Secret {
+// hiding returns what takes out of the cell's messages what must not be kept of them.
+func (cc *clientCell) hiding() *scrub.Scrubber {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	if cc.hider == nil {
+		cc.hider = scrub.New(cc.hiddenLocked()...)
+	}
+	return cc.hider
+}
+
+// hiddenLocked returns what must not be kept of the cell's messages.
+func (cc *clientCell) hiddenLocked() []scrub.Secret {
 	var out []scrub.Secret
 	add := func(value string) {
 		if value != "" {
@@ -35,11 +45,9 @@ func (cc *clientCell) hidden() []scrub.Secret {
 			}
 		}
 	}
-	cc.mu.Lock()
-	defer cc.mu.Unlock()
 	for _, values := range cc.exposed {
 		for _, v := range values {
-			add(v)
+			add(v.Value)
 		}
 	}
 	return out

@@ -49,13 +49,15 @@ type layers struct {
 	head   [1 << pairBits]uint16
 	next   []uint16
 	places []inside
+	// pairs has a bit for each two octets that follow one another in a needle: no text
+	// can be made of pairs that only look like these.
+	pairs [1 << 10]uint64
 }
 
+func (l *layers) has(a, b byte) bool { return l.pairs[uint(a)<<2|uint(b)>>6]>>(b&63)&1 != 0 }
+
 // inside is a place in a needle.
-type inside struct {
-	needle *Needle
-	at     int
-}
+type inside struct{ needle, at uint16 }
 
 const (
 	pairBits  = 11
@@ -66,26 +68,30 @@ func pair(a, b byte) uint32 { return (uint32(a) | uint32(b)<<8) * 2654435769 >> 
 
 // newLayers returns nil if no needle may be escaped in part.
 func newLayers(needles []Needle) *layers {
-	l := new(layers)
+	l, octets := new(layers), 0
 	for i := range needles {
-		n := &needles[i]
-		if !n.Escapable || len(l.places)+len(n.Text) > maxPlaces {
-			continue
+		if n := &needles[i]; n.Escapable && octets+len(n.Text) <= maxPlaces {
+			l.needles = append(l.needles, n)
+			octets += len(n.Text)
 		}
-		l.needles = append(l.needles, n)
+	}
+	if len(l.needles) == 0 {
+		return nil
+	}
+	l.places, l.next = make([]inside, 0, octets), make([]uint16, 0, octets)
+	for i, n := range l.needles {
 		l.longest = max(l.longest, len(n.Text))
 		l.lines = l.lines || bytes.ContainsAny(n.Text, "\r\n")
 		for j := range n.Text {
 			chain := &l.firsts[n.Text[0]]
 			if j > 0 {
-				chain = &l.head[pair(n.Text[j-1], n.Text[j])]
+				a, b := n.Text[j-1], n.Text[j]
+				l.pairs[uint(a)<<2|uint(b)>>6] |= 1 << (b & 63)
+				chain = &l.head[pair(a, b)]
 			}
-			l.places, l.next = append(l.places, inside{n, j}), append(l.next, *chain)
+			l.places, l.next = append(l.places, inside{uint16(i), uint16(j)}), append(l.next, *chain)
 			*chain = uint16(len(l.places))
 		}
-	}
-	if len(l.needles) == 0 {
-		return nil
 	}
 	return l
 }
@@ -98,7 +104,11 @@ func before[T Text](l *layers, text T, from int, final bool, h Hit, ok bool) (Hi
 		return h, ok
 	}
 	for p := from; p < len(text) && (!ok || p <= h.At+l.longest); p++ {
-		if !introduces[text[p]] || passes(l, text, from, p) {
+		if !introduces[text[p]] {
+			continue
+		}
+		if passes(l, text, from, p) {
+			p = pastRun(l, text, p)
 			continue
 		}
 		if g, found := at(l, text, from, p, final); found && (!ok || g.better(h)) {
@@ -122,27 +132,22 @@ func (h Hit) better(than Hit) bool {
 // at returns the needle whose first escape, or line break, is at p.
 func at[T Text](l *layers, text T, from, p int, final bool) (Hit, bool) {
 	s := search[T]{text: text, from: from, p: p, final: final}
+	if c, _, k := glance(text, p); k == escaped {
+		s.tryAll(l, c)
+		return s.best, s.found
+	}
 	last := -1
 	for depth := 1; depth <= mixed; depth++ {
 		switch c, n, st := unit(text, p, depth); {
 		case st == part && !final:
 			for i := range l.places {
-				s.try(l.places[i])
+				s.try(l, l.places[i])
 			}
 			return s.best, s.found
 		case st != whole, n == 1, int(c) == last: // no escape, or the same again
 		default:
 			last = int(c)
-			if p > from {
-				for i := l.head[pair(text[p-1], c)]; i != 0; i = l.next[i-1] {
-					if x := l.places[i-1]; x.needle.Text[x.at] == c {
-						s.try(x)
-					}
-				}
-			}
-			for i := l.firsts[c]; i != 0; i = l.next[i-1] {
-				s.try(l.places[i-1])
-			}
+			s.tryAll(l, c)
 		}
 	}
 	return s.best, s.found
@@ -157,18 +162,33 @@ type search[T Text] struct {
 	found   bool
 }
 
+// tryAll has all places stand at p that hold c.
+func (s *search[T]) tryAll(l *layers, c byte) {
+	if s.p > s.from {
+		for i := l.head[pair(s.text[s.p-1], c)]; i != 0; i = l.next[i-1] {
+			if x := l.places[i-1]; l.needles[x.needle].Text[x.at] == c {
+				s.try(l, x)
+			}
+		}
+	}
+	for i := l.firsts[c]; i != 0; i = l.next[i-1] {
+		s.try(l, l.places[i-1])
+	}
+}
+
 // try has place x of a needle stand at p.
-func (s *search[T]) try(x inside) {
-	start := s.p - x.at
+func (s *search[T]) try(l *layers, x inside) {
+	n, at := l.needles[x.needle], int(x.at)
+	start := s.p - at
 	// A line that is broken before a needle is none of its own.
-	if start < s.from || x.at == 0 && (s.text[s.p] == '\r' || s.text[s.p] == '\n') || !begins(s.text[:s.p], start, x.needle.Text[:x.at]) {
+	if start < s.from || at == 0 && (s.text[s.p] == '\r' || s.text[s.p] == '\n') || !begins(s.text[:s.p], start, n.Text[:at]) {
 		return
 	}
-	end, st := follow(x.needle, s.text, s.p, x.at, s.final)
+	end, st := follow(n, s.text, s.p, at, s.final)
 	if st == none {
 		return
 	}
-	if h := (Hit{At: start, Len: end - start, Needle: x.needle, Whole: st == whole}); !s.found || h.better(s.best) {
+	if h := (Hit{At: start, Len: end - start, Needle: n, Whole: st == whole}); !s.found || h.better(s.best) {
 		s.best, s.found = h, true
 	}
 }
@@ -188,10 +208,34 @@ func (s *places) add(p int) {
 
 // follow reads the rest of a needle, from its octet j on, which is escaped at p.
 func follow[T Text](x *Needle, text T, p, j int, final bool) (end int, st state) {
+	limit, first := p+len(x.Text)+maxSpan, 1
+	for ; j < len(x.Text) && p+atGlance <= len(text); j++ {
+		want := x.Text[j]
+		c, n, k := text[p], 1, itself
+		if introduces[c] {
+			c, n, k = glance(text, p)
+		}
+		if k == unclear {
+			if outer, d, m, ok := glanceTwice(text, p); ok && m > 0 && want != outer {
+				c, n, k = d, m, escaped
+			}
+		}
+		if k == unclear || k == escaped && text[p] == want {
+			break
+		}
+		if p += n; c != want || p > limit {
+			return 0, none
+		}
+		first = 0
+	}
+	return followAll(x.Text[j:], text, p, first, limit, final)
+}
+
+// followAll follows all readings of a text for the rest of a needle.
+func followAll[T Text](rest []byte, text T, p, first, limit int, final bool) (end int, st state) {
 	var cur places
 	cur.add(p)
-	limit, first := p+len(x.Text)+maxSpan, 1
-	for ; j < len(x.Text); j++ {
+	for _, want := range rest {
 		var next places
 		for k := 0; k < cur.n; k++ { //nolint:intrange // it grows on the way
 			i := cur.at[k]
@@ -200,7 +244,7 @@ func follow[T Text](x *Needle, text T, p, j int, final bool) (end int, st state)
 					cur.add(q)
 				}
 			}
-			if step(x.Text[j], text, i, first, &next) && !final && len(text) <= limit {
+			if step(want, text, i, first, &next) && !final && len(text) <= limit {
 				return len(text), part
 			}
 		}

@@ -2,7 +2,6 @@ package needle
 
 import (
 	"bytes"
-	"cmp"
 	"math/bits"
 	"slices"
 )
@@ -16,20 +15,25 @@ import (
 // needles and hardly rises with their number. Needles that are escaped in part
 // are looked for at the octets that introduce escapes.
 type Set struct {
-	needles []Needle // longest first: at one place the longest wins
-	window  int      // at least MinLen, at most maxWindow
+	needles []Needle
+	window  int // at least MinLen, at most maxWindow
 	layers  *layers
-	shift   uint // of the hash, to the size of the tables
-	jump    []uint8
-	// head and next chain the needles whose window ends alike, in order; an
-	// entry is an index plus one, 0 ends a chain.
+	shift   uint // of the hash, to the size of the table
+	// less is how much shorter a jump is than the longest: a fresh table is right for
+	// what is in no needle.
+	less []uint8
+	// head and next chain the needles whose window ends alike, the longest first: at
+	// one place it wins. An entry is an index plus one, 0 ends a chain.
 	head, next []uint16
 }
 
 const (
-	minBits   = 10 // of an index of the tables
-	maxBits   = 16
-	maxWindow = 200 // fits a jump
+	minBits = 10 // of an index of the table
+	maxBits = 16
+	// maxWindow is the longest jump. Longer ones would save little, and the table is
+	// made for all octets of all windows.
+	maxWindow = 40
+	headBits  = 10
 )
 
 // hash maps three octets to a place in tables of 1<<(32-shift) entries
@@ -41,36 +45,32 @@ func hash(a, b, c byte, shift uint) uint32 {
 // NewSet makes a Set. Needles shorter than [MinLen] are left out, as are more
 // than 65,535.
 func NewSet(needles []Needle) *Set {
-	s := &Set{window: maxWindow}
+	s := &Set{window: maxWindow, needles: make([]Needle, 0, len(needles))}
+	order := make([]uint64, 0, len(needles)) // by length, then as they came, the last first
 	for _, n := range needles {
 		if len(n.Text) >= MinLen && len(s.needles) < 1<<16-1 {
+			order = append(order, uint64(len(n.Text))<<16|uint64(1<<16-1-len(s.needles)))
 			s.needles = append(s.needles, n)
 			s.window = min(s.window, len(n.Text))
 		}
 	}
-	slices.SortStableFunc(s.needles, func(a, b Needle) int { return cmp.Compare(len(b.Text), len(a.Text)) })
+	slices.Sort(order)
 	s.layers = newLayers(s.needles)
-	// Tables in which most entries are free: then most jumps are whole windows.
+	// A table in which most entries are free: then most jumps are whole windows.
 	size := min(max(bits.Len(uint(8*s.window*len(s.needles))), minBits), maxBits)
 	s.shift = uint(32 - size)
-	s.jump, s.head = make([]uint8, 1<<size), make([]uint16, 1<<size)
-	for i := range s.jump {
-		s.jump[i] = octet(s.window - 2)
-	}
-	s.next = make([]uint16, len(s.needles))
-	for i, n := range slices.Backward(s.needles) {
-		for end := 2; end < s.window; end++ {
-			h := hash(n.Text[end-2], n.Text[end-1], n.Text[end], s.shift)
-			s.jump[h] = min(s.jump[h], octet(s.window-1-end))
+	s.less, s.head, s.next = make([]uint8, 1<<size), make([]uint16, 1<<headBits), make([]uint16, len(s.needles))
+	for _, o := range order {
+		i := 1<<16 - 1 - int(o&(1<<16-1))
+		text, h := s.needles[i].Text[:s.window], uint32(0)
+		for end := 2; end < len(text); end++ {
+			h = hash(text[end-2], text[end-1], text[end], s.shift)
+			s.less[h] = max(s.less[h], uint8(end-1))
 		}
-		h := hash(n.Text[s.window-3], n.Text[s.window-2], n.Text[s.window-1], s.shift)
-		s.next[i], s.head[h] = s.head[h], uint16(i+1)
+		s.next[i], s.head[h%(1<<headBits)] = s.head[h%(1<<headBits)], uint16(i+1)
 	}
 	return s
 }
-
-// octet narrows a jump, which a window of at most maxWindow keeps below 256.
-func octet(n int) uint8 { return uint8(min(n, maxWindow)) }
 
 // Len returns the number of needles.
 func (s *Set) Len() int { return len(s.needles) }
@@ -100,12 +100,12 @@ func Next[T Text](s *Set, text T, from int) (h Hit, ok bool) {
 func plainly[T Text](s *Set, text T, from int) (h Hit, ok bool) {
 	for end := from + s.window; end <= len(text); {
 		k := hash(text[end-3], text[end-2], text[end-1], s.shift)
-		if j := s.jump[k]; j > 0 {
-			end += int(j)
+		if j := s.window - 2 - int(s.less[k]); j > 0 {
+			end += j
 			continue
 		}
 		at := end - s.window
-		for i := s.head[k]; i != 0; i = s.next[i-1] {
+		for i := s.head[k%(1<<headBits)]; i != 0; i = s.next[i-1] {
 			if n := &s.needles[i-1]; len(text)-at >= len(n.Text) && begins(text, at, n.Text) {
 				return Hit{at, len(n.Text), n, true}, true
 			}
@@ -131,12 +131,12 @@ func (s *Set) plainPart(text []byte, from int) (h Hit, ok bool) {
 	end := from + s.window
 	for end <= len(text) {
 		k := hash(text[end-3], text[end-2], text[end-1], s.shift)
-		if j := s.jump[k]; j > 0 {
-			end += int(j)
+		if j := s.window - 2 - int(s.less[k]); j > 0 {
+			end += j
 			continue
 		}
 		at := end - s.window
-		for i := s.head[k]; i != 0; i = s.next[i-1] {
+		for i := s.head[k%(1<<headBits)]; i != 0; i = s.next[i-1] {
 			n := &s.needles[i-1]
 			if begins(text, at, n.Text) {
 				return Hit{at, min(len(n.Text), len(text)-at), n, len(text)-at >= len(n.Text)}, true

@@ -12,11 +12,11 @@ package needle
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"html"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	unicode16 "unicode/utf16"
 )
@@ -45,40 +45,30 @@ func Spellings(value, instead []byte, id int) []Needle {
 		return nil
 	}
 	instead = fit(instead, len(value))
-	var out []Needle
-	known := map[string]bool{}
-	add := func(text, by []byte, escapable bool) {
-		if !known[string(text)] && len(text) >= MinLen {
-			known[string(text)] = true
-			out = append(out, Needle{text, fit(by, len(text)), id, escapable})
-		}
-	}
-	add(value, instead, true)
+	sp := speller{id: id, out: make([]Needle, 0, usualSpellings)}
+	twice := len(value) <= maxTwice
+	sp.add(value, instead, true)
 	// What is written in another alphabet, and again in another.
-	for i := range opaque {
-		once, by := opaque[i](value), opaque[i](instead)
-		add(once, by, true)
-		if len(value) > maxTwice {
-			continue
-		}
-		for j := range opaque {
-			add(opaque[j](once), opaque[j](by), false)
+	sp.opaque(value, instead, true)
+	for _, once := range sp.out[1:] {
+		if twice {
+			sp.opaque(once.Text, once.Instead, false)
 		}
 	}
-	for _, f := range escapes {
-		text, by := []byte(f(string(value))), []byte(f(string(instead)))
-		if known[string(text)] {
+	known := [][]byte{value}
+	for _, f := range escapesOf(value) {
+		text := f(string(value))
+		if slices.ContainsFunc(known, func(k []byte) bool { return bytes.Equal(k, text) }) {
 			continue
 		}
-		add(text, by, false)
-		if len(value) > maxTwice {
-			continue
-		}
-		for i := range opaque {
-			add(opaque[i](text), opaque[i](by), false)
+		known = append(known, text)
+		by := fit(f(string(instead)), len(text))
+		sp.add(text, by, false)
+		if twice {
+			sp.opaque(text, by, false)
 		}
 	}
-	return out
+	return sp.out
 }
 
 // maxTwice is the length of a value above which what is written anew twice is not
@@ -86,44 +76,114 @@ func Spellings(value, instead []byte, id int) []Needle {
 // each request are long.
 const maxTwice = 128
 
-// opaque are the spellings of which no octet is one of the value.
-var opaque = []func([]byte) []byte{
-	func(b []byte) []byte { return base64Core(base64.RawStdEncoding, b, 0) },
-	func(b []byte) []byte { return base64Core(base64.RawStdEncoding, b, 1) },
-	func(b []byte) []byte { return base64Core(base64.RawStdEncoding, b, 2) },
-	func(b []byte) []byte { return base64Core(base64.RawURLEncoding, b, 0) },
-	func(b []byte) []byte { return base64Core(base64.RawURLEncoding, b, 1) },
-	func(b []byte) []byte { return base64Core(base64.RawURLEncoding, b, 2) },
-	func(b []byte) []byte { return []byte(hex.EncodeToString(b)) },
-	func(b []byte) []byte { return []byte(upperHex(hex.EncodeToString(b))) },
-	func(b []byte) []byte { return []byte(utf16(string(b), 0)) },
-	func(b []byte) []byte { return []byte(utf16(string(b), 1)) },
+// usualSpellings is how many spellings a value of up to maxTwice octets has, as a rule.
+const usualSpellings = 256
+
+// speller collects spellings. A token that is made for each request has them made for
+// each request: their texts share a few pieces of memory.
+type speller struct {
+	out  []Needle
+	id   int
+	room []byte
 }
 
-// escapes are the spellings that keep the order of the octets.
-var escapes = []func(string) string{
-	url.QueryEscape,
-	url.PathEscape,
-	func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") },
-	func(s string) string { return lowerEscapes(url.QueryEscape(s)) },
-	func(s string) string { return lowerEscapes(url.PathEscape(s)) },
-	func(s string) string { return jsonEscape(s, true) },
-	func(s string) string { return jsonEscape(s, false) },
-	func(s string) string { return strings.ReplaceAll(jsonEscape(s, false), "/", `\/`) },
-	html.EscapeString,
-	quoted("&quot;", "&#39;"),
-	quoted("&quot;", "&#x27;"),
-	quoted("&quot;", "&apos;"),
-	octets("%%%02X"),
-	octets("%%%02x"),
-	octets(`\x%02X`),
-	octets(`\x%02x`),
-	units(`\u%04X`),
-	units(`\u%04x`),
-	runes("&#%d;"),
-	runes("&#x%X;"),
-	runes("&#x%x;"),
-	runes("&#X%X;"),
+func (sp *speller) add(text, by []byte, escapable bool) {
+	if len(text) >= MinLen {
+		sp.out = append(sp.out, Needle{text, by, sp.id, escapable})
+	}
+}
+
+// opaque adds the spellings of text of which no octet is one of text. Two of a pair
+// are the same where text has nothing that they write differently.
+func (sp *speller) opaque(text, by []byte, escapable bool) {
+	if len(text) < MinLen {
+		return
+	}
+	for _, pair := range opaque {
+		var last []byte
+		for _, f := range pair {
+			once := sp.spell(f, text)
+			if bytes.Equal(once, last) || bytes.Equal(once, text) {
+				continue
+			}
+			last = once
+			instead := sp.spell(f, by)
+			if len(instead) != len(once) {
+				instead = fit(instead, len(once))
+			}
+			sp.add(once, instead, escapable)
+		}
+	}
+}
+
+// spell returns text in a spelling.
+func (sp *speller) spell(f func(dst, text []byte) []byte, text []byte) []byte {
+	const piece = 16 << 10
+	if most := 2*len(text) + 8; cap(sp.room)-len(sp.room) < most {
+		sp.room = make([]byte, 0, max(most, piece))
+	}
+	from := len(sp.room)
+	sp.room = f(sp.room, text)
+	return sp.room[from:len(sp.room):len(sp.room)]
+}
+
+// opaque are the spellings of which no octet is one of the text, in pairs; none is more
+// than twice as long.
+var opaque = [][2]func(dst, text []byte) []byte{
+	{base64Core(base64.RawStdEncoding, 0), base64Core(base64.RawURLEncoding, 0)},
+	{base64Core(base64.RawStdEncoding, 1), base64Core(base64.RawURLEncoding, 1)},
+	{base64Core(base64.RawStdEncoding, 2), base64Core(base64.RawURLEncoding, 2)},
+	{digits(lowerDigits), digits(upperDigits)},
+	{utf16(0), utf16(1)},
+}
+
+const (
+	lowerDigits = "0123456789abcdef"
+	upperDigits = "0123456789ABCDEF"
+)
+
+// escapesOf returns the spellings that keep the order of the octets of value, and
+// change some.
+func escapesOf(value []byte) []func(string) []byte {
+	if slices.ContainsFunc(value, func(c byte) bool { return !isAlnum(c) && c != '-' && c != '_' && c != '.' && c != '~' }) {
+		return append(slices.Clone(needful), entire...)
+	}
+	return entire
+}
+
+// needful are the spellings that escape what needs to be.
+var needful = []func(string) []byte{
+	texts(url.QueryEscape),
+	texts(url.PathEscape),
+	texts(func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }),
+	texts(func(s string) string { return lowerEscapes(url.QueryEscape(s)) }),
+	texts(func(s string) string { return lowerEscapes(url.PathEscape(s)) }),
+	texts(func(s string) string { return jsonEscape(s, true) }),
+	texts(func(s string) string { return jsonEscape(s, false) }),
+	texts(func(s string) string { return strings.ReplaceAll(jsonEscape(s, false), "/", `\/`) }),
+	texts(html.EscapeString),
+	texts(quoted("&quot;", "&#39;")),
+	texts(quoted("&quot;", "&#x27;")),
+	texts(quoted("&quot;", "&apos;")),
+}
+
+// entire are the spellings that escape all of a text, also what has no need of it:
+// each octet, each unit of UTF-16, each character.
+var entire = []func(string) []byte{
+	octets("%", upperDigits),
+	octets("%", lowerDigits),
+	octets(`\x`, upperDigits),
+	octets(`\x`, lowerDigits),
+	units(upperDigits),
+	units(lowerDigits),
+	runes("&#", 10, lowerDigits),
+	runes("&#x", 16, upperDigits),
+	runes("&#x", 16, lowerDigits),
+	runes("&#X", 16, upperDigits),
+}
+
+func texts(f func(string) string) func(string) []byte {
+	return func(s string) []byte { return []byte(f(s)) }
 }
 
 // quoted escapes as HTML, with other spellings of the two kinds of quotes.
@@ -132,63 +192,88 @@ func quoted(double, single string) func(string) string {
 	return func(s string) string { return r.Replace(html.EscapeString(s)) }
 }
 
-// octets, units and runes write all of a text escaped, also what has no need of it:
-// each octet, each unit of UTF-16, each character.
-func octets(format string) func(string) string {
-	return func(s string) string {
-		var b strings.Builder
+func octets(mark, hexits string) func(string) []byte {
+	return func(s string) []byte {
+		out := make([]byte, 0, len(s)*(len(mark)+2))
 		for i := range len(s) {
-			fmt.Fprintf(&b, format, s[i])
+			out = append(append(out, mark...), hexits[s[i]>>4], hexits[s[i]&0xf])
 		}
-		return b.String()
+		return out
 	}
 }
 
-func units(format string) func(string) string {
-	return func(s string) string {
-		var b strings.Builder
+func units(hexits string) func(string) []byte {
+	return func(s string) []byte {
+		out := make([]byte, 0, 6*len(s))
 		for _, u := range unicode16.Encode([]rune(s)) {
-			fmt.Fprintf(&b, format, u)
+			out = append(out, '\\', 'u', hexits[u>>12], hexits[u>>8&0xf], hexits[u>>4&0xf], hexits[u&0xf])
 		}
-		return b.String()
+		return out
 	}
 }
 
-func runes(format string) func(string) string {
-	return func(s string) string {
-		var b strings.Builder
+func runes(mark string, base int, hexits string) func(string) []byte {
+	return func(s string) []byte {
+		out := make([]byte, 0, 6*len(s))
 		for _, r := range s {
-			fmt.Fprintf(&b, format, r)
+			out = append(out, mark...)
+			from := len(out)
+			out = strconv.AppendInt(out, int64(r), base)
+			for i, c := range out[from:] {
+				out[from+i] = hexits[digit(c)]
+			}
+			out = append(out, ';')
 		}
-		return b.String()
+		return out
 	}
 }
 
-// utf16 writes s in UTF-16, little-endian with the zeros after the octets of ASCII,
-// big-endian with them before. Text that is not ASCII stays as it is, and is found
-// as such already.
-func utf16(s string, zeroFirst int) string {
-	out := make([]byte, 2*len(s))
-	for i := range len(s) {
-		if s[i] >= 0x80 {
-			return s
+// digits writes the octets of a text as hexadecimal digits.
+func digits(hexits string) func(dst, text []byte) []byte {
+	return func(dst, text []byte) []byte {
+		for _, c := range text {
+			dst = append(dst, hexits[c>>4], hexits[c&0xf])
 		}
-		out[2*i+zeroFirst] = s[i]
+		return dst
 	}
-	return string(out)
 }
 
-// base64Core returns the characters of an encoding that value alone decides
-// when align octets stand before it (modulo three). The one at either end that
-// it shares with its neighbours is left out: up to four bits of the first and
+// utf16 writes a text in UTF-16, little-endian with the zeros after the octets of
+// ASCII, big-endian with them before. Text that is not ASCII stays as it is, and is
+// found as such already.
+func utf16(zeroFirst int) func(dst, text []byte) []byte {
+	return func(dst, text []byte) []byte {
+		if slices.ContainsFunc(text, func(c byte) bool { return c >= 0x80 }) {
+			return append(dst, text...)
+		}
+		for _, c := range text {
+			two := [2]byte{}
+			two[zeroFirst] = c
+			dst = append(dst, two[:]...)
+		}
+		return dst
+	}
+}
+
+// base64Core writes the characters of an encoding that a text of at least three octets
+// alone decides when align octets stand before it (modulo three). The one at either
+// end that it shares with its neighbours is left out: up to four bits of the first and
 // of the last octet.
-func base64Core(enc *base64.Encoding, value []byte, align int) []byte {
-	padded := append(make([]byte, align, align+len(value)+2), value...)
-	padded = append(padded, 0, 0)
-	text := enc.AppendEncode(nil, padded)
-	first := (8*align + 5) / 6
-	last := 8 * (align + len(value)) / 6
-	return text[first:last]
+func base64Core(enc *base64.Encoding, align int) func(dst, text []byte) []byte {
+	return func(dst, text []byte) []byte {
+		var three [3]byte
+		var four [4]byte
+		copy(three[align:], text)
+		enc.Encode(four[:], three[:])
+		dst = append(dst, four[(8*align+5)/6:]...)
+		rest := text[3-align:]
+		whole := len(rest) / 3 * 3
+		dst = enc.AppendEncode(dst, rest[:whole])
+		three = [3]byte{}
+		n := copy(three[:], rest[whole:])
+		enc.Encode(four[:], three[:])
+		return append(dst, four[:8*n/6]...)
+	}
 }
 
 // fit cuts b, or fills it with x, to n octets.
@@ -215,16 +300,6 @@ func lowerEscapes(s string) string {
 		if b[i] == '%' {
 			b[i+1], b[i+2] = lower(b[i+1]), lower(b[i+2])
 			i += 2
-		}
-	}
-	return string(b)
-}
-
-func upperHex(s string) string {
-	b := []byte(s)
-	for i, c := range b {
-		if 'a' <= c && c <= 'f' {
-			b[i] = c - 'a' + 'A'
 		}
 	}
 	return string(b)

@@ -10,7 +10,9 @@
 package scrub
 
 import (
+	"math"
 	"net/http"
+	"sync"
 
 	"sallyport/broker/needle"
 )
@@ -21,27 +23,63 @@ type Secret struct{ Value, Instead string }
 // Scrubber replaces secrets. It is immutable. The nil and the zero Scrubber
 // replace nothing.
 type Scrubber struct {
-	set    *needle.Set
-	folded *needle.Set // the spellings in lower case, as names of fields are compared
+	set *needle.Set
+	// folded finds the spellings in lower case, as names of fields are compared. Most
+	// names are shorter than any: then it need not be made.
+	folded   func() *needle.Set
+	shortest int
 }
 
 // New returns a Scrubber for some secrets. One shorter than [needle.MinLen] is
 // left out: it would be found everywhere.
 func New(secrets ...Secret) *Scrubber {
-	var all []needle.Needle
+	known := make([]Known, len(secrets))
 	for i, s := range secrets {
-		all = append(all, needle.Spellings([]byte(s.Value), []byte(s.Instead), i)...)
-		all = append(all, beginnings(s, i)...)
+		known[i] = Know(s)
 	}
-	var folded []needle.Needle
-	for _, n := range all {
-		if !n.Escapable { // names hold no escapes, and nothing that was encoded twice
-			continue
+	return Of(known...)
+}
+
+// Known is a secret of which the spellings were made. They are most of the work of
+// making a Scrubber, and are kept as long as the secret is.
+type Known struct {
+	Secret
+	needles []needle.Needle
+}
+
+// Know makes the spellings of a secret.
+func Know(s Secret) Known {
+	return Known{s, append(needle.Spellings([]byte(s.Value), []byte(s.Instead), 0), beginnings(s)...)}
+}
+
+// Of is [New] for secrets that are known.
+func Of(secrets ...Known) *Scrubber {
+	out, n := &Scrubber{shortest: math.MaxInt}, 0
+	for _, s := range secrets {
+		n += len(s.needles)
+		if len(s.needles) > 0 {
+			out.shortest = min(out.shortest, len(s.Value))
 		}
-		low := lowered(nil, string(n.Text))
-		folded = append(folded, needle.Needle{Text: low, Instead: low, Value: n.Value})
 	}
-	return &Scrubber{needle.NewSet(all), needle.NewSet(folded)}
+	all := make([]needle.Needle, 0, n)
+	for _, s := range secrets {
+		all = append(all, s.needles...)
+	}
+	out.set, out.folded = needle.NewSet(all), sync.OnceValue(func() *needle.Set { return folded(all) })
+	return out
+}
+
+// folded makes the set for names: they hold no escapes, and nothing that was encoded
+// twice.
+func folded(all []needle.Needle) *needle.Set {
+	var out []needle.Needle
+	for _, n := range all {
+		if n.Escapable {
+			low := lowered(nil, string(n.Text))
+			out = append(out, needle.Needle{Text: low, Instead: low})
+		}
+	}
+	return needle.NewSet(out)
 }
 
 // maxCut is the length above which a beginning of a secret is not looked for: that of
@@ -51,7 +89,7 @@ const maxCut = 128
 // beginnings are the first half of a secret, and more: messages are cut short, also
 // where they repeat what was sent. Each has eight octets at least that its stand-in
 // does not begin with.
-func beginnings(s Secret, id int) (out []needle.Needle) {
+func beginnings(s Secret) (out []needle.Needle) {
 	if len(s.Value) > maxCut {
 		return nil
 	}
@@ -69,7 +107,7 @@ func beginnings(s Secret, id int) (out []needle.Needle) {
 			by[i] = 'x'
 		}
 		copy(by, s.Instead)
-		out = append(out, needle.Needle{Text: []byte(s.Value[:n]), Instead: by, Value: id})
+		out = append(out, needle.Needle{Text: []byte(s.Value[:n]), Instead: by})
 	}
 	return out
 }
@@ -103,9 +141,11 @@ func (s *Scrubber) Header(h http.Header) {
 	}
 	var room [64]byte
 	for name, values := range h {
-		if _, ok := needle.Next(s.folded, lowered(room[:0], name), 0); ok {
-			delete(h, name)
-			continue
+		if len(name) >= s.shortest {
+			if _, ok := needle.Next(s.folded(), lowered(room[:0], name), 0); ok {
+				delete(h, name)
+				continue
+			}
 		}
 		for i, v := range values {
 			values[i] = s.Text(v)
