@@ -26,3 +26,6 @@ var RunEnvironment = environment
 func WriteDocuments(etc string, grants []control.Grant) error {
 	return writeDocuments(etc, documents(grants))
 }
+
+// Because is because, for tests.
+var Because = because

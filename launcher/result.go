@@ -3,6 +3,7 @@ package launcher
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -257,17 +258,49 @@ func (r *Result) remark(l Limits) {
 	if r.Denied == 0 {
 		return
 	}
-	var reasons []string
-	for _, d := range r.Denials {
-		if !strings.Contains(strings.Join(reasons, " "), d.Reason) {
-			reasons = append(reasons, d.Reason)
-		}
-	}
 	noun := "requests were"
 	if r.Denied == 1 {
 		noun = "request was"
 	}
-	r.Text += fmt.Sprintf("; %d %s denied by policy (%s)", r.Denied, noun, strings.Join(reasons, ", "))
+	r.Text += fmt.Sprintf("; %d %s denied %s", r.Denied, noun, because(r.Denials))
+}
+
+// because says for what requests were denied: not all that is denied is denied
+// by the policy. The reasons stand in the order in which they came.
+func because(denials []Denial) string {
+	var words []string
+	reasons := map[string][]string{}
+	for _, d := range denials {
+		word := wordFor(d.Reason)
+		if reasons[word] == nil {
+			words = append(words, word)
+		}
+		if !slices.Contains(reasons[word], d.Reason) {
+			reasons[word] = append(reasons[word], d.Reason)
+		}
+	}
+	for i, word := range words {
+		words[i] = fmt.Sprintf("%s (%s)", word, strings.Join(reasons[word], ", "))
+	}
+	return strings.Join(words, ", ")
+}
+
+// wordFor says who or what denied a request for a reason: one of docs/reasons.md.
+func wordFor(reason string) string {
+	switch reason {
+	case "audit_unavailable":
+		return "because it could not be recorded"
+	case "limit", "body_too_large":
+		return "over a limit"
+	case "broker_unavailable", "credential_unavailable":
+		return "for want of a credential"
+	case "bad_request", "authority_mismatch", "path_ambiguous", "query_ambiguous":
+		return "as malformed"
+	case "client_gone", "no_request", "client_rejected_ca":
+		return "because the client went away"
+	default:
+		return "by policy"
+	}
 }
 
 // size is a number of octets for people.
