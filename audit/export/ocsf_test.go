@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -59,19 +60,14 @@ func (f *ocsfFacts) event(line []byte) (wrong []string) {
 	metadata, _ := e["metadata"].(map[string]any)
 	profiles, _ := metadata["profiles"].([]any)
 	all := map[string]string{}
-	add := func(attributes map[string]string) {
-		for name, kind := range attributes {
-			all[name] = kind
-		}
-	}
-	add(f.EveryClass)
-	add(class.Attributes)
+	maps.Copy(all, f.EveryClass)
+	maps.Copy(all, class.Attributes)
 	for _, p := range profiles {
 		if _, ok := f.Profiles[fmt.Sprint(p)]; !ok {
 			wrong = append(wrong, fmt.Sprintf("metadata.profiles: there is no profile %v", p))
 		}
 		if p == "security_control" {
-			add(f.Profiles["security_control"])
+			maps.Copy(all, f.Profiles["security_control"])
 		}
 	}
 	wrong = append(wrong, f.object("", e, ocsfType{AtLeastOne: class.AtLeastOne, Attributes: all})...)

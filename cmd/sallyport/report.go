@@ -71,7 +71,10 @@ func unread(err error) bool {
 // also when it is what stands before that it could not make sense of.
 func wantsJSON(root *cobra.Command, args []string) bool {
 	c, rest, err := root.Find(args)
-	if err != nil || c.Flags().Lookup("output") == nil {
+	if err != nil || c.HasSubCommands() { // which command was meant nobody can tell
+		return saysJSON(args)
+	}
+	if c.Flags().Lookup("output") == nil {
 		return false
 	}
 	if !c.Flags().Changed("output") {
@@ -79,4 +82,21 @@ func wantsJSON(root *cobra.Command, args []string) bool {
 		_ = c.Flags().Parse(rest) // what is wrong has been told
 	}
 	return c.Flags().Lookup("output").Value.String() == "json"
+}
+
+// saysJSON reports whether -o json stands among args, in any of its spellings,
+// before what is a sandbox's.
+func saysJSON(args []string) bool {
+	said := false
+	for i, arg := range args {
+		switch arg {
+		case "--":
+			return said
+		case "-o", "--output":
+			said = i+1 < len(args) && args[i+1] == "json"
+		case "-ojson", "-o=json", "--output=json":
+			said = true
+		}
+	}
+	return said
 }

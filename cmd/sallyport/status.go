@@ -199,12 +199,12 @@ func printStatus(w io.Writer, r *statusReport) error {
 		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %d times", c.Name, c.Type, c.Status, c.Uses)})
 	}
 	for i := range g.Anchors {
-		rows = append(rows, []string{"anchor", query.Fit(query.Printable(anchorLine(&g.Anchors[i])), 86)})
+		rows = append(rows, []string{"anchor", query.Printable(anchorLine(&g.Anchors[i]))})
 	}
 	for i := range r.Shippers {
-		rows = append(rows, []string{"shipper", query.Fit(query.Printable(r.Shippers[i].line()), 86)})
+		rows = append(rows, []string{"shipper", query.Printable(r.Shippers[i].line())})
 	}
-	return printTable(w, rows)
+	return printFit(w, rows)
 }
 
 func newPS() *cobra.Command {

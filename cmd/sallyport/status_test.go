@@ -106,6 +106,26 @@ func TestStatusTellsOfShippersAndAnchors(t *testing.T) {
 	}
 }
 
+// A name that is long is told whole, on as many lines as it takes.
+func TestStatusFoldsLongNames(t *testing.T) {
+	long := "command /opt/keep/" + strings.Repeat("checkpoint-", 20) + "end"
+	r := &statusReport{Shippers: []shipperOut{{State: "ok", Collector: "otlp=https://" + strings.Repeat("logs.", 30) + "example"}}}
+	r.Gateway.Anchors = []audit.AnchorState{{Name: long}}
+	var out bytes.Buffer
+	must(t, printStatus(&out, r))
+	for line := range strings.Lines(out.String()) {
+		if len([]rune(line)) > 101 {
+			t.Errorf("a line of status is wider than 100 columns: %s", line)
+		}
+	}
+	whole := strings.Join(strings.Fields(out.String()), "")
+	for _, want := range []string{strings.ReplaceAll(long, " ", ""), r.Shippers[0].Collector} {
+		if !strings.Contains(whole, want) {
+			t.Errorf("status does not tell all of %s:\n%s", want, &out)
+		}
+	}
+}
+
 // TestRetainCommand has a gateway remove what is old in its log.
 func TestRetainCommand(t *testing.T) {
 	st := newStageWith(t, func(st *stage) {
