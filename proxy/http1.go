@@ -183,6 +183,10 @@ func (c *http1) await() bool {
 	}
 	c.st.idle.Store(!fresh)
 	defer c.st.idle.Store(false)
+	if fresh && c.in.Buffered() == 0 {
+		c.st.silent.Store(c.run.cfg.Now().UnixNano())
+		defer c.st.silent.Store(0)
+	}
 	hot := min(hotTime, longest)
 	if c.in.Buffered() == 0 {
 		c.deadlineAbout(hot)

@@ -117,12 +117,16 @@ func (st *stream) peek() (sniff.Result, error) {
 	}
 	const first = 2 << 10 // holds nearly every ClientHello
 	buf := make([]byte, 0, first)
+	st.silent.Store(st.run.cfg.Now().UnixNano())
+	defer st.silent.Store(0)
 	for {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
 		n, err := st.conn.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
+		if buf = buf[:len(buf)+n]; n > 0 {
+			st.silent.Store(0)
+		}
 		res := sniff.Bytes(buf)
 		if res.Kind != sniff.Undecided {
 			st.conn.early = append(buf, st.conn.early...)

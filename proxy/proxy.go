@@ -131,6 +131,9 @@ type Timeouts struct {
 	// still there opens another, which is judged anew.
 	Lifetime time.Duration
 	Drain    time.Duration // for what is in flight at shutdown: 10 s
+	// Fresh is for a client at shutdown that has connected and said nothing yet: 2 s.
+	// What it says may be on its way, but it need not hold the others up.
+	Fresh time.Duration
 }
 
 func (l Limits) withDefaults() (Limits, error) {
@@ -173,6 +176,7 @@ func (t Timeouts) withDefaults() (Timeouts, error) {
 		{&t.Quiet, 2 * time.Hour},
 		{&t.Lifetime, 24 * time.Hour},
 		{&t.Drain, 10 * time.Second},
+		{&t.Fresh, 2 * time.Second},
 	} {
 		if *f.d < 0 {
 			return t, errors.New("proxy: a timeout is negative")

@@ -112,10 +112,7 @@ func (r *run) drain(ctx context.Context, cancel context.CancelFunc) {
 		r.handing.Unlock()          //nolint:staticcheck // nothing is to be done in between
 		_ = r.inner.Shutdown(grace) // what it leaves open is cut below
 	})
-	select { // tunnels and WebSockets too, which Shutdown does not know
-	case <-gone:
-	case <-grace.Done():
-	}
+	r.await(grace, gone)
 	cancel()
 	r.each(func(st *stream) {
 		if st.run == r {
@@ -125,6 +122,29 @@ func (r *run) drain(ctx context.Context, cancel context.CancelFunc) {
 	_ = r.inner.Close()
 	shut.Wait()
 	<-gone
+}
+
+// await returns when gone is closed or grace ends: tunnels and WebSockets count too,
+// which Shutdown does not know. Who says nothing is sent away meanwhile.
+func (r *run) await(grace context.Context, gone <-chan struct{}) {
+	const sweeps = 4
+	fresh := r.cfg.Timeouts.Fresh
+	tick := time.NewTicker(max(fresh/sweeps, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-gone:
+			return
+		case <-grace.Done():
+			return
+		case <-tick.C:
+			late := r.cfg.Now().Add(-fresh).UnixNano()
+			r.cutAll(errShutdown, func(st *stream) bool {
+				since := st.silent.Load()
+				return st.run == r && since != 0 && since <= late
+			})
+		}
+	}
 }
 
 var errShutdown = errors.New("the gateway is shutting down")

@@ -47,7 +47,8 @@ type stream struct {
 	hijacked atomic.Bool  // a WebSocket, or a CONNECT's tunnel
 	quiet    int          // sweeps without use; of the sweeper alone
 
-	idle atomic.Bool // waits for a request
+	idle   atomic.Bool  // waits for another request
+	silent atomic.Int64 // since when it waits for the first octets; 0: it does not
 
 	mu     sync.Mutex // guards the three below
 	passes []gate.Pass

@@ -14,6 +14,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"sallyport/audit"
+	"sallyport/proxy"
 	"sallyport/rules"
 	"sallyport/rules/gate"
 )
@@ -774,5 +776,57 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%s: %q", w.name, got)
 		}
 		must(t, <-stopped)
+	}
+}
+
+// TestDrainOfSilentClients: who has connected and said nothing does not hold the end
+// of the server up, whichever way it came; what is in flight still may end.
+func TestDrainOfSilentClients(t *testing.T) {
+	for name, open := range opens() {
+		l := newLab(t, func(c *proxy.Config) {
+			c.Timeouts = proxy.Timeouts{Fresh: 50 * time.Millisecond, Drain: time.Hour}
+		})
+		started, release := make(chan struct{}), make(chan struct{})
+		l.serveOrigin("any.test", false, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			close(started)
+			<-release
+			fmt.Fprint(rw, "done")
+		}))
+		// The silent ones come first, so that they are accepted once the other is served.
+		silent, err := open(l, t.Context(), "any.test:80")
+		must(t, err)
+		defer silent.Close()
+		atDoor, err := sandboxDial(t.Context(), l.explicitAddr)
+		must(t, err)
+		defer atDoor.Close()
+		busy, err := open(l, t.Context(), "any.test:80")
+		must(t, err)
+		defer busy.Close()
+		_, err = io.WriteString(busy, "GET / HTTP/1.1\r\nHost: any.test\r\n\r\n")
+		must(t, err)
+		<-started
+		stopped := make(chan error, 1)
+		go func() { stopped <- l.stop() }()
+		readAll(t, silent)
+		readAll(t, atDoor)
+		select {
+		case err := <-stopped:
+			t.Errorf("%s: ended before what was in flight: %v", name, err)
+		default:
+		}
+		close(release)
+		if got := readAll(t, busy); !strings.HasSuffix(got, "done") {
+			t.Errorf("%s: in flight: %q", name, got)
+		}
+		must(t, <-stopped)
+		var told []string
+		for _, r := range l.log.take() {
+			if r.Kind == audit.Refuse {
+				told = append(told, r.Reason+": "+r.Error)
+			}
+		}
+		if want := []string{"no_request: the gateway is shutting down"}; !slices.Equal(told, want) {
+			t.Errorf("%s: refusals %q, want %q", name, told, want)
+		}
 	}
 }
