@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,7 @@ type entry struct {
 	seq  uint64
 	err  error
 	owed bool // it tells of what is over, and is kept if it cannot be written
+	left bool // nobody waits for it: see leave
 
 	state atomic.Int32 // waiting, then one of the others
 	wake  chan signal  // cap 1
@@ -65,7 +67,7 @@ func (l *Log) probe() *entry {
 	if !ok {
 		panic("audit: pool holds no entry")
 	}
-	e.rest, e.time, e.id, e.seq, e.err, e.owed = e.rest[:0], time.Time{}, "", 0, nil, false
+	e.rest, e.time, e.id, e.seq, e.err, e.owed, e.left = e.rest[:0], time.Time{}, "", 0, nil, false, false
 	e.state.Store(waiting)
 	return e
 }
@@ -138,25 +140,32 @@ func (l *Log) lead(self *entry) {
 	l.mu.Lock()
 	batch := l.queue
 	l.queue, l.spare = l.spare[:0], nil
+	l.left, l.leftBytes = 0, 0
 	l.writing = l.cfg.Now()
 	l.mu.Unlock()
 
 	mine := batch[:0]
 	for _, e := range batch {
-		// Who was made leader is taken already.
-		if e == self || e.state.CompareAndSwap(waiting, taken) {
+		// Who was made leader is taken already, and who has left cannot change his mind.
+		if e == self || e.left || e.state.CompareAndSwap(waiting, taken) {
 			mine = append(mine, e)
 		}
 	}
 	err := l.commit(mine)
 
+	waited := 0
 	for _, e := range mine {
+		if e.left {
+			entries.Put(e)
+			continue
+		}
+		waited++
 		e.err = err
 		if e != self {
 			e.wake <- done // and is its caller's again
 		}
 	}
-	l.crowded = len(mine) > 1
+	l.crowded = waited > 1
 	clear(batch)
 	l.mu.Lock()
 	l.writing, l.spare = time.Time{}, batch
@@ -166,14 +175,16 @@ func (l *Log) lead(self *entry) {
 
 // handOnLocked makes the first who still waits the leader.
 func (l *Log) handOnLocked() {
-	for i, e := range l.queue {
-		if e.state.CompareAndSwap(waiting, taken) {
-			l.queue, l.crowded = l.queue[i:], true
+	for _, e := range l.queue {
+		if !e.left && e.state.CompareAndSwap(waiting, taken) {
+			l.crowded = true
 			e.wake <- lead
 			return
 		}
 	}
-	l.queue, l.leading = l.queue[:0], false
+	l.queue = slices.DeleteFunc(l.queue, func(e *entry) bool { return !e.left }) // whose callers have gone
+	l.leading = false
+	l.flushLaterLocked()
 }
 
 // fault is a time in which records are refused.

@@ -45,3 +45,6 @@ func (l *Log) AppendGone(ctx context.Context, r *Record) error {
 	}
 	return err
 }
+
+// LeftMany is how many done records are left before one that comes writes.
+const LeftMany = leftMany

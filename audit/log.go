@@ -107,6 +107,11 @@ type Log struct {
 	fault   *fault // why records are refused; nil while all is well
 	writing time.Time
 
+	left      int // records in queue for which nobody waits
+	leftBytes int
+	flushing  bool        // flusher is running
+	flusher   *time.Timer // writes them if nobody else does; nil until it is needed
+
 	owed      []owed // done records that wait for the log to go on
 	owedBytes int
 
@@ -329,9 +334,14 @@ func (l *Log) release() error {
 // printable and bounded on its way into the log; r keeps its own.
 //
 // After an error the record must be taken as not written, and what it is about
-// as not allowed. A record of kind [Done] is kept nevertheless, within bounds,
-// and written when the log goes on. ctx is asked as long as the record waits for its turn; once
+// as not allowed. ctx is asked as long as the record waits for its turn; once
 // it is being written, Append waits for the outcome.
+//
+// A record of kind [Done] prevents nothing. Append returns once it is queued, sets
+// nothing in it, and asks ctx only at first. It is written before whatever is
+// appended later, with the next record or after 5 ms ([Log.Checkpoint] and
+// [Log.Close] wait for it). If it cannot be written it is kept, within bounds, and
+// written when the log goes on.
 func (l *Log) Append(ctx context.Context, r *Record) error {
 	switch r.Kind {
 	case "", LogOpen, LogClose, LogPack, LogRetain:
@@ -339,7 +349,11 @@ func (l *Log) Append(ctx context.Context, r *Record) error {
 	default:
 	}
 	err := ctx.Err()
-	if err == nil {
+	switch {
+	case err != nil:
+	case r.Kind == Done:
+		err = l.leave(l.entry(r))
+	default:
 		err = l.submit(ctx.Done(), l.entry(r), r)
 	}
 	if errors.Is(err, errLeft) {
@@ -369,7 +383,11 @@ func (l *Log) Checkpoint(ctx context.Context) ([]byte, error) {
 	if closed {
 		return nil, ErrClosed
 	}
-	msg, err := l.mark()
+	err := l.settle()
+	var msg []byte
+	if err == nil {
+		msg, err = l.mark()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("signing an audit checkpoint: %w", err)
 	}

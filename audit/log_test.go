@@ -122,10 +122,10 @@ func TestAppendFillsInAndReturnsAfterTheWrite(t *testing.T) {
 			cfg.Durability = d
 			l := mustOpen(t, cfg)
 			given := time.Now().Add(-100 * time.Millisecond).UTC().Round(0)
-			a, b := admit(1), &audit.Record{Kind: audit.Done, ID: "given", Time: given}
+			a, b := admit(1), &audit.Record{Kind: audit.Refuse, ID: "given", Time: given}
 			mustAppend(t, l, a, b)
 			got := records(t, cfg.Dir) // before Close
-			if want := []audit.Kind{audit.LogOpen, audit.Admit, audit.Done}; !cmp.Equal(kinds(got), want) {
+			if want := []audit.Kind{audit.LogOpen, audit.Admit, audit.Refuse}; !cmp.Equal(kinds(got), want) {
 				t.Fatalf("kinds = %v, want %v", kinds(got), want)
 			}
 			if diff := cmp.Diff(*a, got[1]); diff != "" {

@@ -55,9 +55,6 @@ func (r *recorder) unrecorded(rec *audit.Record) {
 	}
 	lost := *rec
 	lost.Reason, lost.Rule, lost.ID, lost.Ref = string(rules.AuditUnavailable), "", "", ""
-	if lost.Time.IsZero() {
-		lost.Time = time.Now().UTC()
-	}
 	r.remember(&lost)
 }
 
@@ -83,6 +80,9 @@ func (r *recorder) remember(rec *audit.Record) {
 	d := proxy.Denied{
 		Time: rec.Time, ID: rec.ID, Reason: rec.Reason, Rule: rec.Rule, Method: rec.Method,
 		Host: rec.Host, Port: rec.Port, Path: rec.Path,
+	}
+	if d.Time.IsZero() { // not written, or not yet
+		d.Time = time.Now().UTC()
 	}
 	if rec.Ref != "" {
 		d.ID = rec.Ref
