@@ -39,6 +39,7 @@ fuzz: ## every fuzz target for T=30s
 lint: ## golangci-lint at its pinned version, and shellcheck (root, the first time)
 	deploy/setup.sh lint
 	$(TOOLS)/golangci-lint run ./...
+	cd test/sdk && $(TOOLS)/golangci-lint run ./...
 	shellcheck -x $(SCRIPTS)
 
 lint-fast: ## gofmt and vet

@@ -30,6 +30,7 @@ fi
 
 echo "test: downloading modules and compiling"
 go mod download
+go -C test/sdk build -o /dev/null . # test/clients builds it again, where nothing can be downloaded
 # Compiles every package and its tests, and links none: go test does that again anyway.
 go list -deps -test -export -f '{{with .Error}}{{.}}{{end}}' ./... >/dev/null
 
