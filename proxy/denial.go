@@ -116,6 +116,9 @@ func denialOf(e *gate.DeniedError, cell string, about subject) denial {
 			b.WriteString("No approval changes that. What is allowed: GET http://" + rules.Reserved + policyPath + ".")
 		}
 	default:
+		if fault := rules.MethodFault(about.method); fault != "" && rules.IsToken(about.method) {
+			fmt.Fprintf(&b, " The method: %s.", fault)
+		}
 		b.WriteString(" Do not retry it unchanged.")
 	}
 	d.sentence = b.String()

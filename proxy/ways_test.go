@@ -75,6 +75,9 @@ func TestEveryWay(t *testing.T) {
 	refused := func(reason, rule, host, method, path string) []line {
 		return []line{{audit.Refuse, "deny", reason, rule, host, method, path, 403}}
 	}
+	misspelled := func(method string) []line {
+		return []line{{audit.Refuse, "deny", "bad_request", "", "any.test", method, "/a", 400}}
+	}
 	tests := []struct {
 		name               string
 		host, method, path string
@@ -86,6 +89,8 @@ func TestEveryWay(t *testing.T) {
 		{"NM-05 unknown host", "evil.test", "GET", "/x", "", 403, "", refused("host_not_allowed", "", "evil.test", "GET", "/x")},
 		{"NM-04 suffix", "notok.test", "GET", "/", "", 403, "", refused("host_not_allowed", "", "notok.test", "GET", "/")},
 		{"HT-16 method", "ok.test", "DELETE", "/public/a", "", 403, "", refused("method_not_allowed", "", "ok.test", "DELETE", "/public/a")},
+		{"HT-16 lower case", "any.test", "delete", "/a", "", 400, "", misspelled("delete")},
+		{"HT-16 mixed case", "any.test", "PATCh", "/a", "", 400, "", misspelled("PATCh")},
 		{"HT-16 PROPFIND", "ok.test", "PROPFIND", "/public/a", "", 403, "", refused("method_not_allowed", "", "ok.test", "PROPFIND", "/public/a")},
 		{"HT-16 TRACE", "any.test", "TRACE", "/", "", 403, "", refused("method_not_allowed", "", "any.test", "TRACE", "/")},
 		{"CN-21 path", "ok.test", "POST", "/secret", "body", 403, "", refused("path_not_allowed", "", "ok.test", "POST", "/secret")},
@@ -135,7 +140,7 @@ func TestEveryWay(t *testing.T) {
 					if diff := cmp.Diff(tt.records, linesOf(l.log.await(t, len(tt.records)))); diff != "" {
 						t.Errorf("records (-want +got):\n%s", diff)
 					}
-					if tt.status == 403 {
+					if tt.status >= 400 {
 						checkDenial(t, resp, string(body), tt.records[0].Reason)
 					} else if resp.Header.Get("Sallyport-Request") != "" || string(body) != "hello" {
 						t.Errorf("an allowed request got %v %q", resp.Header, body)

@@ -200,9 +200,9 @@ func (c *compiler) checkPorts(r *Rule) {
 func (c *compiler) checkRequest(r *Rule) {
 	for _, m := range r.Methods {
 		switch {
-		case !IsMethod(m):
+		case !IsToken(m):
 			c.faultAt("methods", m, "%q is not a method", m)
-		case strings.ContainsFunc(m, func(x rune) bool { return 'a' <= x && x <= 'z' }):
+		case !IsMethod(m):
 			c.faultAt("methods", m, "methods are case-sensitive: %q is not the one you mean; write it in upper case", m)
 		case r.Action == AllowAction && neverMethod(m):
 			c.faultAt("methods", m, "%s cannot be allowed", m)

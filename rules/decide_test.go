@@ -162,7 +162,8 @@ func TestDecide(t *testing.T) {
 
 		// Fetch: methods (HT-16).
 		{"POST https://ok.test/", rules.Deny, rules.MethodNotAllowed, "", false},
-		{"get https://ok.test/", rules.Deny, rules.MethodNotAllowed, "", false},
+		{"get https://ok.test/", rules.Deny, rules.BadRequest, "", false},
+		{"delete https://any.test/", rules.Deny, rules.BadRequest, "", false},
 		{"GETX https://ok.test/", rules.Deny, rules.MethodNotAllowed, "", false},
 		{"PROPFIND https://ok.test/", rules.Deny, rules.MethodNotAllowed, "", false},
 		{"TRACE https://ok.test/", rules.Deny, rules.MethodNotAllowed, "", false},
@@ -380,6 +381,9 @@ func TestBadRequestsAreDenied(t *testing.T) {
 		"no method":          mend(func(r *rules.Request) { r.Method = "" }),
 		"method with space":  mend(func(r *rules.Request) { r.Method = "GET /" }),
 		"method with CR":     mend(func(r *rules.Request) { r.Method = "GET\r\n" }),
+		"HT-16 lower case":   mend(func(r *rules.Request) { r.Method = "get" }),
+		"HT-16 mixed case":   mend(func(r *rules.Request) { r.Method = "gET" }),
+		"HT-16 of no RFC":    mend(func(r *rules.Request) { r.Method = "BaselineControl" }),
 		"long method":        mend(func(r *rules.Request) { r.Method = strings.Repeat("A", 33) }),
 		"no path":            mend(func(r *rules.Request) { r.Path = rules.Request{}.Path }),
 		"hello, no protocol": {Question: rules.Hello, Endpoint: ok},

@@ -60,7 +60,7 @@ type RuleNote struct {
 // look like it. The notes are in the order of the rules; it never changes what
 // Decide says, and allocates as it likes.
 func (p *Policy) Explain(r Request) []RuleNote {
-	if p == nil || !p.compiled || r.Endpoint.Host.IsZero() {
+	if p == nil || !p.compiled || !wellFormed(&r) { // no rule is asked
 		return nil
 	}
 	var notes []RuleNote

@@ -1,12 +1,33 @@
 package rules
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 const maxMethod = 32
 
-// IsMethod reports whether s is a method token (RFC 9110 section 9.1) of at
-// most 32 octets. Methods are case-sensitive: "get" is not GET.
-func IsMethod(s string) bool {
+// IsMethod reports whether s is a method as a request may have it: a token of at
+// most 32 octets without a lower-case letter. "delete" is not DELETE (RFC 9110
+// section 9.1), and many servers take it for that: it has two readings, so it has
+// none (ADR-0037).
+func IsMethod(s string) bool { return MethodFault(s) == "" }
+
+// MethodFault says why no request may have s as its method, "" if one may.
+func MethodFault(s string) string {
+	switch {
+	case !IsToken(s):
+		return "it is no method"
+	case strings.ContainsFunc(s, func(x rune) bool { return 'a' <= x && x <= 'z' }):
+		return "methods are case-sensitive, and servers do not agree on that: write it in upper case"
+	default:
+		return ""
+	}
+}
+
+// IsToken reports whether s is a token (RFC 9110 section 5.6.2), as methods and
+// names of headers are, of at most 32 octets.
+func IsToken(s string) bool {
 	if s == "" || len(s) > maxMethod {
 		return false
 	}

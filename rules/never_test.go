@@ -42,6 +42,7 @@ func TestNoModeLetsThroughWhatIsNever(t *testing.T) {
 		{"the apex", connect("corp.test:22"), rules.Allowed, ""},
 		{"the name", resolve, rules.Allowed, ""},
 		{"a method, on any host", fetchOf(t, "DELETE", "other.test", "/"), rules.DeniedByRule, "never:p:3"},
+		{"HT-16 a method in another case", fetchOf(t, "Delete", "other.test", "/"), rules.BadRequest, ""},
 		{"another method", fetchOf(t, "PUT", "other.test", "/"), rules.Allowed, ""},
 		{"the address of what is denied", reach(fetchOf(t, "DELETE", "other.test", "/")), rules.HostNotAllowed, ""},
 		{"the address of what is not", reach(fetchOf(t, "PUT", "other.test", "/")), rules.Allowed, ""},

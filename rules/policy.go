@@ -70,7 +70,7 @@ type Rule struct {
 	Ports   []uint16 // never empty in an allow rule
 	Raw     bool     // protocol: tcp: carry any bytes
 	TLS     TLSMode
-	Methods []string // upper case, sorted
+	Methods []string // each IsMethod, sorted
 	Paths   []PathPattern
 	// Conditions are about header fields and the query. All must be met.
 	Conditions []Condition

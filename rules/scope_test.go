@@ -49,6 +49,8 @@ func TestScopes(t *testing.T) {
 		{"bytes that the floor would have to read, observed", rules.Source{Rules: []rules.Rule{refunds}, Observe: true}, rules.Request{Question: rules.Hello, Protocol: rules.Opaque, Endpoint: endpoint(t, "x.api.test")}, rules.HostNotAllowed, "policy", ""},
 		{"the run narrows", rules.Source{Rules: []rules.Rule{api, run}, Narrowed: true}, fetchOf(t, "GET", "two.api.test", "/"), rules.HostNotAllowed, "run", ""},
 		{"the run narrows methods", rules.Source{Rules: []rules.Rule{api, run}, Narrowed: true}, fetchOf(t, "POST", "one.api.test", "/"), rules.MethodNotAllowed, "run", ""},
+		{"HT-16 the run denies a method, in another case", rules.Source{Rules: []rules.Rule{api, deny("not", "*.api.test", rules.RunScope, rules.Rule{Methods: []string{"POST"}})}, Narrowed: true}, fetchOf(t, "post", "one.api.test", "/"), rules.BadRequest, "policy", ""},
+		{"the run denies a method", rules.Source{Rules: []rules.Rule{api, deny("not", "*.api.test", rules.RunScope, rules.Rule{Methods: []string{"POST"}})}, Narrowed: true}, fetchOf(t, "POST", "one.api.test", "/"), rules.DeniedByRule, "run", "not"},
 		{"what both allow", rules.Source{Rules: []rules.Rule{api, run}, Narrowed: true}, fetchOf(t, "GET", "one.api.test", "/"), rules.Allowed, "policy", "api"},
 		{"the run allows nothing more", rules.Source{Rules: []rules.Rule{run}, Narrowed: true}, fetchOf(t, "GET", "one.api.test", "/"), rules.HostNotAllowed, "policy", ""},
 		{"a run of deny rules", rules.Source{Rules: []rules.Rule{api, deny("not", "two.api.test", rules.RunScope, rules.Rule{})}, Narrowed: true}, fetchOf(t, "GET", "two.api.test", "/"), rules.DeniedByRule, "run", "not"},

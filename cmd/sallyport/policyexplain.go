@@ -25,6 +25,7 @@ type explanation struct {
 	Question   string `json:"question"`
 	Verdict    string `json:"verdict"`
 	Reason     string `json:"reason"`
+	Fault      string `json:"fault,omitempty"` // what is wrong with the request itself
 	WouldDeny  string `json:"would_deny,omitempty"`
 	Rule       string `json:"rule,omitempty"`
 	Where      string `json:"where,omitempty"`
@@ -233,8 +234,12 @@ func otherAuthority(req *rules.Request) (other bool, err error) {
 
 // explained tells a decision about a question, and of each rule near it why.
 func explained(p *rules.Policy, req rules.Request, d *rules.Decision, asked string) *explanation {
+	fault := ""
+	if d.Reason == rules.BadRequest && req.Question == rules.Fetch {
+		fault = rules.MethodFault(req.Method)
+	}
 	return &explanation{
-		Request: asked, Question: req.Question.String(), Verdict: d.Verdict.String(), Reason: string(d.Reason), WouldDeny: string(d.Observed),
+		Request: asked, Question: req.Question.String(), Verdict: d.Verdict.String(), Reason: string(d.Reason), Fault: fault, WouldDeny: string(d.Observed),
 		Rule: d.Rule, Where: d.Where, Scope: d.Scope, Credential: d.Credential, Limits: limitsOf(d.Limits), Policy: p.Digest(), Near: p.Explain(req),
 	}
 }
@@ -270,6 +275,9 @@ func printExplanation(w io.Writer, e *explanation) {
 	fmt.Fprintf(w, "%s: %s (%s)\n", e.Request, word, e.Reason)
 	if e.Reason == string(rules.AuthorityMismatch) {
 		fmt.Fprintln(w, "  Host names another place than the address: the gateway refuses that, whatever rules say")
+	}
+	if e.Fault != "" {
+		line("no rule is asked: %s", e.Fault)
 	}
 	if e.Verdict == rules.Tunnel.String() && e.Question != rules.Resolve.String() {
 		fmt.Fprintln(w, "  the stream is carried unopened: nobody looks at what is in it")

@@ -61,7 +61,7 @@ func (f *file) keysIn(dst *[]Field) func(ast.Node) {
 
 func (f *file) fields(kind string, dst *[]Field) func(ast.Node) {
 	return f.strs(func(n ast.Node, name string) {
-		if !isFieldName(name) || kind == "header" && !rules.IsMethod(name) { // a token, as a method is
+		if !isFieldName(name) || kind == "header" && !rules.IsToken(name) {
 			f.errorf(n, "%q is not the name of a field", name)
 		}
 		*dst = append(*dst, Field{kind, name})

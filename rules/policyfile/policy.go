@@ -176,7 +176,7 @@ func (d *policyDoc) log(dst *rules.LogLevel) func(ast.Node) {
 func (f *file) methods(dst *[]string) func(ast.Node) {
 	return f.strs(func(n ast.Node, s string) {
 		switch upper := asciiUpper(s); {
-		case !rules.IsMethod(s):
+		case !rules.IsToken(s):
 			f.errorf(n, "%q is not a method", s)
 		case upper != s:
 			f.errorf(n, "methods are case-sensitive; write %q", upper)

@@ -361,7 +361,7 @@ func (f *file) headerName(dst *string) func(ast.Node) {
 func (f *file) fieldName(n ast.Node, s string) string {
 	right := textproto.CanonicalMIMEHeaderKey(s)
 	switch {
-	case !rules.IsMethod(s): // a header's name is a token too (RFC 9110 section 5.1)
+	case !rules.IsToken(s): // RFC 9110 section 5.1
 		f.errorf(n, "%q is not the name of a header", s)
 	case frames(right):
 		f.errorf(n, "%s belongs to the connection or the message, and cannot hold a credential", right)

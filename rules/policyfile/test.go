@@ -163,11 +163,12 @@ func quoted(s string) string {
 }
 
 // ParseRequest reads a request as tests and the command line write it: METHOD
-// and an absolute http or https URL, by the parsers that read the real ones.
+// and an absolute http or https URL, by the parsers that read the real ones. The
+// method may be one that no request may have: that is for the policy to say.
 // The cell and the time are for the caller to set.
 func ParseRequest(s string) (rules.Request, error) {
 	method, url, ok := strings.Cut(s, " ")
-	if !ok || !rules.IsMethod(method) {
+	if !ok || !rules.IsToken(method) {
 		return rules.Request{}, fmt.Errorf("%q is not METHOD URL, such as GET https://example.com/", s)
 	}
 	r := rules.Request{Question: rules.Fetch, Method: method}

@@ -134,7 +134,7 @@ func requestFault(r *rules.Request) string {
 		return "a stream was opened, and no request was seen in it"
 	case rules.NeverAdmitted(r.Method):
 		return r.Method + " cannot be allowed"
-	case !rules.IsMethod(r.Method) || strings.ContainsFunc(r.Method, func(c rune) bool { return 'a' <= c && c <= 'z' }) || r.Method == "*":
+	case !rules.IsMethod(r.Method) || r.Method == "*":
 		return fmt.Sprintf("%q is not a method that a rule can name", r.Method)
 	case r.Path.Ambiguous():
 		return "servers read its path in two ways, so that no rule can judge it"
