@@ -2,11 +2,9 @@ package policyfile
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
-	"golang.org/x/net/publicsuffix"
 
 	"sallyport/rules"
 	"sallyport/rules/target"
@@ -77,27 +75,6 @@ func isASCII(s string) bool {
 		}
 	}
 	return true
-}
-
-// shared are domains of clouds whose customers get names below, and which the
-// public suffix list knows only in part.
-var shared = []string{"amazonaws.com", "azure.com", "azure.net", "windows.net", "googleusercontent.com", "oraclecloud.com"}
-
-// checkWildcard refuses a wildcard that covers what belongs to many.
-func (f *file) checkWildcard(n ast.Node, h rules.HostPattern, acknowledged bool) {
-	name, ok := h.Host.Name()
-	if !ok || !h.Wildcard {
-		return
-	}
-	s := name.String()
-	suffix, icann := publicsuffix.PublicSuffix(s)
-	many := !icann && strings.Contains(suffix, ".") && suffix == s || slices.Contains(shared, s)
-	switch {
-	case many && !acknowledged:
-		f.errorf(n, "%q covers a domain that many tenants share, an attacker among them; name the hosts, or say multi_tenant: acknowledged in the rule", h)
-	case suffix == s && !many:
-		f.errorf(n, "%q covers a public suffix: everybody's names, not somebody's", h)
-	}
 }
 
 // prefixes reads a list of address ranges.
