@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sallyport/rules"
 	"sallyport/rules/policyfile"
 )
 
@@ -17,7 +18,9 @@ func newPolicyTest() *cobra.Command {
 		Short: "Run the policies' own tests",
 		Long: `Test runs the tests of policies and of the files that they include, and prints as go test does:
 what fails, a statement under never that does not hold among it, and a line for each file; with -v
-each test. With --cover it names the rules that decide no test.
+each test. With --cover it names the rules that decide no test, and those methods, paths, headers,
+parameters and request_body of a rule for which alone no test is turned away (of a deny rule: let
+past). These leave the exit code as it is.
 Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 a file is wrong.`,
 		Example: `  sallyport policy test policy.yaml
   sallyport policy test -v --cover policy.yaml
@@ -45,7 +48,7 @@ Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 a fil
 			return testsVerdict(all, cover, asJSON)
 		},
 	}
-	c.Flags().BoolVar(&cover, "cover", false, "name the rules that decide no test")
+	c.Flags().BoolVar(&cover, "cover", false, "name the rules, and what they ask for, that decide no test")
 	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "print each test")
 	addOutput(c)
 	return c
@@ -100,6 +103,10 @@ type testedFile struct {
 	Rules    int          `json:"rules"`
 	Tests    []testOut    `json:"tests"`
 	Untested []untestedAt `json:"untested"`
+	// Conditions counts what rules ask of requests; Uncovered is what of it decides
+	// no test alone.
+	Conditions int           `json:"conditions,omitempty"`
+	Uncovered  []uncoveredAt `json:"uncovered,omitempty"`
 	// Never are the statements that do not hold.
 	Never []policyfile.NeverResult `json:"never,omitempty"`
 	// Errors are why its tests cannot be asked.
@@ -122,6 +129,14 @@ type untestedAt struct {
 	Where string `json:"where"`
 }
 
+// uncoveredAt is a condition of a rule that alone decides no test.
+type uncoveredAt struct {
+	Rule      string `json:"rule"`
+	Where     string `json:"where"`
+	Action    string `json:"action"`
+	Condition string `json:"condition"`
+}
+
 func testedFileOf(name string, p *policyfile.PolicyFile) testedFile {
 	out := testedFile{File: name, Tests: []testOut{}, Untested: []untestedAt{}}
 	for _, t := range p.Tests {
@@ -141,6 +156,12 @@ func testedFileOf(name string, p *policyfile.PolicyFile) testedFile {
 		out.Untested = append(out.Untested, untestedAt{r.ID, r.Where})
 	}
 	out.Rules = p.Count()
+	cover := p.Covered()
+	out.Conditions = cover.Terms
+	for _, u := range cover.Untested {
+		action := map[bool]string{true: "allow", false: "deny"}[u.Rule.Action == rules.AllowAction]
+		out.Uncovered = append(out.Uncovered, uncoveredAt{u.Rule.ID, u.Rule.Where, action, u.Term})
+	}
 	return out
 }
 
@@ -174,14 +195,39 @@ func printTested(w io.Writer, t *testedFile, cover, verbose bool) {
 	if len(t.Tests) == 0 {
 		fmt.Fprint(w, " [no tests]")
 	}
-	if cover && t.Rules > 0 {
-		tested := t.Rules - len(t.Untested)
-		fmt.Fprintf(w, "  coverage: %.1f%% of rules", 100*float64(tested)/float64(t.Rules))
+	if cover {
+		printCover(w, t)
 	}
 	fmt.Fprintln(w)
 	if cover {
-		for _, u := range t.Untested {
-			fmt.Fprintf(w, "untested  %s  rule %s\n", u.Where, u.Rule)
+		printUncovered(w, t)
+	}
+}
+
+// printCover ends a file's line with how much of it is tested.
+func printCover(w io.Writer, t *testedFile) {
+	if t.Rules > 0 {
+		tested := t.Rules - len(t.Untested)
+		fmt.Fprintf(w, "  coverage: %.1f%% of rules", 100*float64(tested)/float64(t.Rules))
+	}
+	if t.Conditions > 0 {
+		fmt.Fprintf(w, ", %d of %s", t.Conditions-len(t.Uncovered), counted(t.Conditions, "condition"))
+	}
+}
+
+// printUncovered names what is not tested. Of a rule that decides no test its
+// conditions are not told as well.
+func printUncovered(w io.Writer, t *testedFile) {
+	whole := map[string]bool{}
+	for _, u := range t.Untested {
+		whole[u.Rule] = true
+		fmt.Fprintf(w, "untested  %s  rule %s\n", u.Where, u.Rule)
+	}
+	for _, u := range t.Uncovered {
+		if whole[u.Rule] {
+			continue
 		}
+		what := map[string]string{"allow": "turned away", "deny": "let past"}[u.Action]
+		fmt.Fprintf(w, "untested  %s  rule %s: no test is %s for its %s alone\n", u.Where, u.Rule, what, u.Condition)
 	}
 }

@@ -149,20 +149,3 @@ func admitsNothing(r *rules.Rule, denies []rules.Rule) bool {
 
 // Count returns how many rules the policy has, with those that it includes.
 func (p *PolicyFile) Count() int { return len(p.doc.allRules()) }
-
-// Untested returns the rules that decide none of the policy's tests, in the
-// order of their ids.
-func (p *PolicyFile) Untested() []rules.Rule {
-	touched := map[string]bool{}
-	for _, t := range p.Tests {
-		touched[t.Decision.Rule] = true
-	}
-	var out []rules.Rule
-	for _, r := range p.doc.allRules() {
-		if !touched[r.ID] && r.doc.preset == nil && !r.found { // a preset has tests of its own; which hosts are found, no test knows
-			out = append(out, r.Rule)
-		}
-	}
-	slices.SortFunc(out, func(a, b rules.Rule) int { return strings.Compare(a.ID, b.ID) })
-	return out
-}

@@ -18,6 +18,7 @@ type TestResult struct {
 	Decision rules.Decision `json:"decision"`
 	// Failures say what was expected and is not so; none means that it holds.
 	Failures []string `json:"failures,omitempty"`
+	request  rules.Request
 }
 
 // OK reports whether the test holds.
@@ -109,7 +110,7 @@ func (d *policyDoc) runTests(p *rules.Policy) []TestResult {
 	}
 	for _, t := range d.tests {
 		got := p.Follow(t.request)
-		r := TestResult{Where: d.at(t.node), Asked: t.asked, Decision: got}
+		r := TestResult{Where: d.at(t.node), Asked: t.asked, Decision: got, request: t.request}
 		if field, text := t.failure(&got); text != "" {
 			r.Failures = []string{text}
 			d.errorf(t.nodes[field], "test fails: %s: %s", t.asked, text)
