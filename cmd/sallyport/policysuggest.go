@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -175,7 +176,7 @@ func (s *suggestion) suggest() error {
 		}
 	}
 	list, left := suggest.Rules(s.seen, taken)
-	list, more, err := s.fitting(list)
+	list, more, err := s.fitting(list, taken)
 	if err != nil {
 		return err
 	}
@@ -238,26 +239,38 @@ func (s *suggestion) judgeNow() {
 	s.seen = kept
 }
 
-// fitting leaves out rules that cannot stand beside those of the policy.
-func (s *suggestion) fitting(list []suggest.Rule) (fit []suggest.Rule, left []suggest.Left, err error) {
+// fitting leaves out rules that cannot stand beside those of the policy, or that a
+// statement under never forbids. Of one that is for several things, those are kept
+// that can. taken are ids that there are.
+func (s *suggestion) fitting(list []suggest.Rule, taken []string) (fit []suggest.Rule, left []suggest.Left, err error) {
 	if s.policy == nil {
 		return list, nil, nil
 	}
-	p := s.policy.Policy
 	for i := range list {
-		one, err := policyfile.ParsePolicy("suggested.yaml", suggestedText(list[i:i+1], nil), nil)
+		taken = append(taken, list[i].ID)
+	}
+	var beside []rules.Rule
+	for ; len(list) > 0; list = list[1:] {
+		r := list[0]
+		one, err := policyfile.ParsePolicy("suggested.yaml", suggestedText(list[:1], nil), nil)
 		if err != nil {
 			return nil, nil, fmt.Errorf("what is suggested does not load: %w", err)
 		}
-		with, err := p.With(one.Rules())
-		if err != nil {
-			why := strings.ReplaceAll(err.Error(), "\n", "; ")
-			for _, seen := range list[i].Seen {
-				left = append(left, suggest.Left{Seen: seen, Why: "a rule for it cannot stand beside the others: " + why})
+		with := append(slices.Clone(beside), one.Rules()...)
+		_, err = s.policy.With(with)
+		switch {
+		case err == nil:
+			beside, fit = with, append(fit, r)
+		case len(r.Seen) > 1:
+			for _, seen := range r.Seen {
+				alone, _ := suggest.Rules([]suggest.Seen{seen}, taken)
+				taken = append(taken, alone[0].ID)
+				list = append(list, alone...)
 			}
-			continue
+		default:
+			why := strings.ReplaceAll(err.Error(), "\n", "; ")
+			left = append(left, suggest.Left{Seen: r.Seen[0], Why: "a rule for it cannot stand beside the others: " + why})
 		}
-		p, fit = with, append(fit, list[i])
 	}
 	return fit, left, nil
 }

@@ -11,6 +11,7 @@ package suggest
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -173,8 +174,12 @@ func (g *group) rules(e target.Endpoint) (list []Rule, left []Left) {
 			methods[patterns[i]] = append(methods[patterns[i]], m)
 		}
 	}
+	wider := wider(methods)
 	at := map[string]int{}
 	for i, s := range g.requests {
+		for wider[patterns[i]] != "" {
+			patterns[i] = wider[patterns[i]]
+		}
 		set := methods[patterns[i]]
 		slices.Sort(set)
 		key := strings.Join(set, " ")
@@ -194,6 +199,27 @@ func (g *group) rules(e target.Endpoint) (list []Rule, left []Left) {
 	}
 	slices.SortStableFunc(list, func(a, b Rule) int { return slices.Compare(a.Methods, b.Methods) })
 	return list, left
+}
+
+// wider returns, of patterns with their methods, for each one another that covers
+// it and has all of its methods and more: a rule for the first would be in vain.
+func wider(methods map[string][]string) map[string]string {
+	parsed := map[string]rules.PathPattern{}
+	for s := range methods {
+		parsed[s], _ = rules.ParsePathPattern(s) // one that is none covers nothing
+	}
+	out := map[string]string{}
+	all := slices.Sorted(maps.Keys(methods))
+	several := slices.DeleteFunc(slices.Clone(all), func(s string) bool { return len(methods[s]) < 2 })
+	for _, narrow := range all {
+		for _, wide := range several {
+			lacks := func(m string) bool { return !slices.Contains(methods[wide], m) }
+			if len(methods[wide]) > len(methods[narrow]) && !slices.ContainsFunc(methods[narrow], lacks) && parsed[wide].Covers(parsed[narrow]) {
+				out[narrow] = wide
+			}
+		}
+	}
+	return out
 }
 
 // needed leaves out patterns that another one covers.

@@ -67,6 +67,10 @@ func TestRules(t *testing.T) {
 			"no more methods than were seen", append(paths("GET", "/x", "/y"), paths("POST", "/y")...),
 			"a.test: a.test:443 [GET] [/x] false\na.test-2: a.test:443 [GET POST] [/y] false",
 		},
+		{
+			"no rule in vain", append(paths("GET", "/17", "/"), paths("POST", "/17", "/v1")...),
+			"a.test: a.test:443 [GET] [/] false\na.test-2: a.test:443 [GET POST] [/*] false",
+		},
 		{"a stream", []suggest.Seen{raw}, "db.test-5432: db.test:5432 [] [] true"},
 	}
 	for _, tt := range tests {
@@ -112,6 +116,61 @@ func TestRulesAreNeverSuggestedForWhatIsRefusedOnPurpose(t *testing.T) {
 	}
 }
 
+// policyOf makes a policy of suggested rules, and of others.
+func policyOf(tb rapid.TB, list []suggest.Rule, more ...rules.Rule) *rules.Policy {
+	tb.Helper()
+	src := rules.Source{Rules: more}
+	for _, r := range list {
+		rule := rules.Rule{
+			ID: r.ID, Action: rules.AllowAction, Hosts: []rules.HostPattern{{Host: r.Host}}, Ports: []uint16{r.Port}, Methods: slices.Clone(r.Methods),
+		}
+		for _, p := range r.Paths {
+			q, err := rules.ParsePathPattern(p)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			rule.Paths = append(rule.Paths, q)
+		}
+		src.Rules = append(src.Rules, rule)
+	}
+	p, err := rules.Compile(src)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+// TestNoRuleIsSuggestedInVain: without any one of the rules, and any one path of a
+// rule, something that was seen is refused.
+func TestNoRuleIsSuggestedInVain(t *testing.T) {
+	segment := rapid.SampledFrom([]string{"v1", "users", "17", "18", "ch_1aB2cD3", "x", "y", "z", "w", "a*b", "0a1b2c3d4e5f"})
+	rapid.Check(t, func(t *rapid.T) {
+		var seen []suggest.Seen
+		for range rapid.IntRange(1, 12).Draw(t, "requests") {
+			path := "/" + strings.Join(rapid.SliceOfN(segment, 0, 3).Draw(t, "path"), "/")
+			host := rapid.SampledFrom([]string{"a.test", "b.test:80"}).Draw(t, "host")
+			seen = append(seen, fetch(t, host, rapid.SampledFrom([]string{"GET", "POST", "PUT"}).Draw(t, "method"), path))
+		}
+		list, _ := suggest.Rules(seen, nil)
+		refuses := func(list []suggest.Rule, what string) {
+			p := policyOf(t, list)
+			if !slices.ContainsFunc(seen, func(s suggest.Seen) bool { return p.Follow(s.Request).Verdict == rules.Deny }) {
+				t.Fatalf("all is admitted without %s", what)
+			}
+		}
+		for i, r := range list {
+			without := slices.Delete(slices.Clone(list), i, i+1)
+			refuses(without, "rule "+r.ID)
+			for j, path := range r.Paths {
+				less := r
+				if less.Paths = slices.Delete(slices.Clone(r.Paths), j, j+1); len(less.Paths) > 0 {
+					refuses(append(slices.Clone(without), less), "path "+path+" of rule "+r.ID)
+				}
+			}
+		}
+	})
+}
+
 // TestRulesAdmitWhatWasSeenAndNoOtherMethod: what is suggested compiles, admits
 // every request that it is for, and nothing with a method that was not seen.
 func TestRulesAdmitWhatWasSeenAndNoOtherMethod(t *testing.T) {
@@ -127,24 +186,7 @@ func TestRulesAdmitWhatWasSeenAndNoOtherMethod(t *testing.T) {
 		if len(left) > 0 {
 			t.Fatal(left)
 		}
-		var src rules.Source
-		for _, r := range list {
-			rule := rules.Rule{
-				ID: r.ID, Action: rules.AllowAction, Hosts: []rules.HostPattern{{Host: r.Host}}, Ports: []uint16{r.Port}, Methods: slices.Clone(r.Methods),
-			}
-			for _, p := range r.Paths {
-				q, err := rules.ParsePathPattern(p)
-				if err != nil {
-					t.Fatal(err)
-				}
-				rule.Paths = append(rule.Paths, q)
-			}
-			src.Rules = append(src.Rules, rule)
-		}
-		p, err := rules.Compile(src)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := policyOf(t, list)
 		asked := map[string]bool{}
 		for _, s := range seen {
 			asked[s.Request.Endpoint.String()+s.Request.Method] = true
