@@ -28,19 +28,18 @@ func (r *run) perConnection(s *http.Server, addr net.Addr) {
 	none := newFeed(addr)
 	_ = none.Close()
 	_ = s.Serve(none)
+	inner := s.TLSNextProto["unencrypted_http2"]
+	if inner == nil || s.TLSNextProto["h2"] == nil {
+		panic("proxy: net/http serves no HTTP/2")
+	}
 	for _, how := range []string{"h2", "unencrypted_http2"} {
-		inner := s.TLSNextProto[how]
-		if inner == nil {
-			panic("proxy: net/http serves no HTTP/2 as " + how)
-		}
 		s.TLSNextProto[how] = func(_ *http.Server, c *tls.Conn, h http.Handler) {
 			ctx := contextOf(h)
 			w := &h2Watch{run: r, st: streamFrom(ctx), ctx: ctx}
-			if how == "h2" {
-				h = schemeTeller{h}
+			if c, ok := w.watched(c); ok {
+				inner(w.shell(s), c, h2Handler{h, w, how == "h2"})
+				w.ended()
 			}
-			inner(w.shell(s), c, h)
-			w.ended()
 		}
 	}
 }
@@ -62,8 +61,13 @@ type h2Watch struct {
 	ctx context.Context //nolint:containedctx // of the connection, for its records
 
 	mu     sync.Mutex // guards all below
-	began  bool       // a request
+	heads  int        // begun
+	passed int        // of these, dealt with by net/http: it reads on
+	told   int        // of these, handed to us, or refused and recorded
+	active bool       // streams are open
+	resets bool       // the client took one back, maybe before it was handed to us
 	broken bool       // the connection, which was recorded
+	over   bool       // nothing is handled any more
 }
 
 // shell returns what a connection is served under: as s, but that errors come here.
@@ -74,17 +78,43 @@ func (w *h2Watch) shell(s *http.Server) *http.Server {
 		HTTP2: &conf, Protocols: s.Protocols, MaxHeaderBytes: s.MaxHeaderBytes,
 		IdleTimeout: s.IdleTimeout, ReadHeaderTimeout: s.ReadHeaderTimeout,
 		ErrorLog: slog.NewLogLogger(slogFor(w), slog.LevelDebug),
-		ConnState: func(c net.Conn, state http.ConnState) {
-			if state == http.StateActive {
-				w.mu.Lock()
-				w.began = true
-				w.mu.Unlock()
-			}
-			if s.ConnState != nil {
-				s.ConnState(c, state)
-			}
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			w.mu.Lock()
+			w.active = state == http.StateActive
+			w.mu.Unlock()
+			w.settle()
 		},
 	}
+}
+
+// begun is told of each request head that comes.
+func (w *h2Watch) begun() {
+	w.mu.Lock()
+	w.heads++
+	w.mu.Unlock()
+}
+
+// dealt is told when all that was begun is dealt with, or handed to a goroutine.
+func (w *h2Watch) dealt() {
+	w.mu.Lock()
+	w.passed = w.heads
+	w.mu.Unlock()
+	w.settle()
+}
+
+// reset is told that the client took something back.
+func (w *h2Watch) reset() {
+	w.mu.Lock()
+	w.resets = true
+	w.mu.Unlock()
+}
+
+// handled is told that a request was handed to us; false: it is told already.
+func (w *h2Watch) handled() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told++
+	return !w.over
 }
 
 // count is told every error by the words that net/http has for it: conn_ or
@@ -99,8 +129,10 @@ func (w *h2Watch) count(what string) {
 	case !strings.HasPrefix(what, "stream_"):
 		w.lost(rules.BadRequest, what)
 	case is("over_max_streams", "over_max_streams_race"):
+		w.handled()
 		w.refuse(rules.Limit, what)
 	case is("bad_connect", "bad_path_method", "bad_path", "userinfo_in_authority", "priority"):
+		w.handled()
 		w.refuse(rules.BadRequest, what)
 	default: // of a request that was judged: its own record tells how it ended
 	}
@@ -124,13 +156,35 @@ func (w *h2Watch) lost(reason rules.Reason, what string) {
 	}
 }
 
-// ended records a request that net/http answered without a word to anybody.
+// settle records what net/http has answered by itself, if nothing is under way.
+func (w *h2Watch) settle() {
+	w.mu.Lock()
+	n := 0
+	if !w.active && !w.resets && !w.broken { // else one may still be on its way to us
+		n = max(0, w.passed-w.told)
+		w.told += n
+	}
+	w.mu.Unlock()
+	w.unseen(n)
+}
+
+// ended records what else was begun, and not judged. Whatever is still on its way to
+// us finds that it was told.
 func (w *h2Watch) ended() {
 	w.mu.Lock()
-	began := w.began
+	n := 0
+	if !w.broken && !w.run.draining.Load() { // else it was left, and not answered
+		n = max(0, w.heads-w.told)
+		w.over = n > 0
+	}
 	w.mu.Unlock()
-	if began && w.st.requests.Load() == 0 {
-		w.lost(rules.BadRequest, "a head that is too large")
+	w.unseen(n)
+}
+
+// unseen records n requests that nobody here has seen.
+func (w *h2Watch) unseen(n int) {
+	for range n {
+		w.refuse(rules.BadRequest, "a head that is too large, not allowed or not whole")
 	}
 }
 
@@ -157,23 +211,30 @@ func (l h2Log) Handle(ctx context.Context, r slog.Record) error {
 // Enabled implements [slog.Handler]: all of it is looked at.
 func (h2Log) Enabled(context.Context, slog.Level) bool { return true }
 
-// schemeTeller says which requests in TLS have another :scheme than https (RFC 9113
-// section 8.3.1). net/http leaves the TLS state out of such a request, and then
-// fills it in before its handler sees it, so it has to be asked in between.
-type schemeTeller struct{ http.Handler }
+// h2Handler is net/http's own handler, and is asked before that. It says which
+// requests in TLS have another :scheme than https (RFC 9113 section 8.3.1): net/http
+// leaves the TLS state out of such a request, and then fills it in.
+type h2Handler struct {
+	http.Handler
+	w      *h2Watch
+	secure bool
+}
 
 type otherSchemeKey struct{}
 
 // ServeHTTP implements [http.Handler].
-func (t schemeTeller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.TLS == nil {
+func (h h2Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !h.w.handled() {
+		panic(http.ErrAbortHandler)
+	}
+	if h.secure && r.TLS == nil {
 		r = r.WithContext(context.WithValue(r.Context(), otherSchemeKey{}, true))
 	}
-	t.Handler.ServeHTTP(w, r)
+	h.Handler.ServeHTTP(w, r)
 }
 
 // BaseContext is what net/http asks for.
-func (t schemeTeller) BaseContext() context.Context { return contextOf(t.Handler) }
+func (h h2Handler) BaseContext() context.Context { return contextOf(h.Handler) }
 
 // otherScheme reports a request in TLS whose :scheme is not https.
 func otherScheme(r *http.Request) bool {

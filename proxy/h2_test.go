@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,6 +103,13 @@ func TestUnreadableH2(t *testing.T) {
 		{"no path", func(f *frames, id uint32) { f.head(id, field(":method", "GET"), field(":scheme", "https")) }, "reset"},
 		{"DS-04 head over the bound", func(f *frames, id uint32) { f.head(id, plainHead(large(80)...)...) }, "431"},
 		{"DS-04 head far over it", func(f *frames, id uint32) { f.head(id, plainHead(large(1000)...)...) }, "go away"},
+		{"DS-04 head that a table makes large", func(f *frames, id uint32) {
+			f.head(id, plainHead(slices.Repeat([]hpack.HeaderField{{Name: "a", Value: strings.Repeat("x", 4000)}}, 50)...)...)
+		}, "431"},
+		{"DS-04 frame over the bound", func(f *frames, id uint32) { _ = f.WriteRawFrame(http2.FrameHeaders, 0, id, make([]byte, 65<<10)) }, "go away"},
+		{"HW-03 field of a connection", func(f *frames, id uint32) { f.head(id, plainHead(field("connection", "close"))...) }, "400"},
+		{"HW-03 capitals in a name", func(f *frames, id uint32) { f.head(id, plainHead(field("Abc", "x"))...) }, "reset"},
+		{"HW-03 line end in a value", func(f *frames, id uint32) { f.head(id, plainHead(field("abc", "x\r\ny: z"))...) }, "reset"},
 		{"an even stream", func(f *frames, id uint32) { f.head(id+1, plainHead()...) }, "go away"},
 		{"compression that is none", func(f *frames, id uint32) {
 			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndStream: true, EndHeaders: true})

@@ -35,7 +35,7 @@ func wantRefusal(t *testing.T, l *lab, reason string) audit.Record {
 	t.Helper()
 	records := l.log.await(t, 1)
 	if len(records) != 1 || records[0].Kind != audit.Refuse || records[0].Reason != reason {
-		t.Fatalf("records %+v, want one refusal with reason %s", linesOf(records), reason)
+		t.Fatalf("records %+v, want one refusal with reason %s: %q", linesOf(records), reason, errorsOf(records))
 	}
 	return records[0]
 }
@@ -965,4 +965,11 @@ func sumOf(t *testing.T, r io.Reader) [32]byte {
 	_, err := io.Copy(h, r)
 	must(t, err)
 	return [32]byte(h.Sum(nil))
+}
+
+func errorsOf(records []audit.Record) (out []string) {
+	for _, r := range records {
+		out = append(out, r.Error)
+	}
+	return out
 }
