@@ -183,7 +183,7 @@ func (c *http1) await() bool {
 	}
 	c.st.idle.Store(!fresh)
 	defer c.st.idle.Store(false)
-	if fresh && c.in.Buffered() == 0 {
+	if fresh {
 		c.st.silent.Store(c.run.cfg.Now().UnixNano())
 		defer c.st.silent.Store(0)
 	}
