@@ -62,8 +62,8 @@ func newPolicyLint() *cobra.Command {
 		Long: `Lint reads policy files as a run would, and reports everything that is wrong, each with its
 place. Of a rule that has expired, or will within 14 days, it warns on standard error, and of one
 that lets people sign in without the credential of type oauth2-user that keeps their tokens. With
---strict it also reports what should not go into production: such rules, a reason that begins
-with TODO, a rule of which deny rules leave nothing.
+--strict it also reports what should not go into production: such rules, a mode that
+enforces nothing, reasons that are still to be written, and more that docs/policy.md lists.
 -o sarif is SARIF 2.1.0, for tools that show it beside the lines under review.
 Exit codes: 0 nothing is wrong; 2 something is.`,
 		Example: `  sallyport policy lint policy.yaml

@@ -28,6 +28,7 @@ type policyDoc struct {
 	denied                   rules.DeniedNames
 	lookups                  []*lookupDoc
 	mode                     ruleMode
+	modeAt                   ast.Node     // nil if none is written
 	totals                   rules.Limits // of a run over all rules
 	floor, run               *policyDoc   // the other scopes, nil for none
 	floorOf, runOf           *standing    // what an effective policy says of them
@@ -87,6 +88,7 @@ func (d *policyDoc) read(root *ast.MappingNode) {
 			key{name: "include", read: d.items(d.readInclude)}, key{name: "tests", read: keep(&testList)})
 	}
 	seen := d.mapping(root, "a policy", keys)
+	d.modeAt = seen["mode"]
 	d.checkIncluded(seen)
 	d.checkScope(seen)
 	for _, read := range d.later {

@@ -3,6 +3,7 @@ package policyfile
 import (
 	"slices"
 	"strings"
+	"unicode"
 
 	"sallyport/rules"
 	"sallyport/rules/prove"
@@ -19,11 +20,13 @@ var resolvers = []string{
 	"1.1.1.1", "1.0.0.1", "8.8.8.8", "8.8.4.4", "9.9.9.9",
 }
 
-// Strict returns what keeps a policy that loads out of production: a reason
-// that nobody wrote yet, a rule that has expired or will within 14 days of now
-// (seconds since the Unix epoch), a rule that can admit nothing since others
-// deny all of it, a rule about a public resolver, one that lets people sign in
-// without the credential for it. The error is [Errors], nil for nothing.
+// Strict returns what keeps a policy that loads out of production: a mode that
+// enforces nothing, a reason that nobody wrote yet, a rule that only observes and
+// has no end, one that has expired or will within 14 days of now (seconds since the
+// Unix epoch), one that can admit nothing since others deny all of it, one about a
+// public resolver or a place where anybody can leave data, one that hides from the
+// log or lets keys through and has no owner, one that lets people sign in without
+// the credential for it. The error is [Errors], nil for nothing.
 func (p *PolicyFile) Strict(now int64) error {
 	var denies []rules.Rule
 	for _, r := range p.doc.allRules() {
@@ -32,12 +35,13 @@ func (p *PolicyFile) Strict(now int64) error {
 		}
 	}
 	p.openSignIns(now)
+	if p.doc.mode.observe {
+		p.doc.errorf(p.doc.modeAt, "the policy enforces nothing: whatever its rules deny goes out; for production take mode out")
+	}
 	for _, r := range p.doc.allRules() {
 		r.strictTimes(now)
 		r.strictHosts()
-		if strings.HasPrefix(r.Purpose, "TODO") {
-			r.doc.errorf(r.node("reason"), "rule %q: the reason is still to be written", r.ID)
-		}
+		r.strictWords()
 		if r.Action == rules.AllowAction && admitsNothing(&r.Rule, denies) {
 			r.doc.errorf(r.at, "rule %q admits nothing: deny rules take all of it", r.ID)
 		}
@@ -117,11 +121,54 @@ func (r *ruleDoc) ending(now int64) {
 
 // strictHosts tells of a rule about what no agent needs.
 func (r *ruleDoc) strictHosts() {
+	if r.Action != rules.AllowAction {
+		return
+	}
 	for _, h := range r.Hosts {
-		if r.Action == rules.AllowAction && slices.Contains(resolvers, h.Host.String()) {
+		if slices.Contains(resolvers, h.Host.String()) {
 			r.doc.errorf(r.at, "rule %q allows %s, a public resolver: names asked there carry data out; DNS over HTTPS is refused anyway", r.ID, h.Host)
 		}
+		if name, ok := h.Host.Name(); ok && dropOf(name) != "" {
+			r.doc.errorf(r.item("hosts", h.String()), "rule %q allows %s: anybody can leave and fetch data at %s, or have names there lead anywhere", r.ID, h, dropOf(name))
+		}
 	}
+}
+
+// strictWords tells of a rule for which nobody answers yet.
+func (r *ruleDoc) strictWords() {
+	if unwritten(r.Purpose) {
+		r.doc.errorf(r.node("reason"), "rule %q: the reason is still to be written", r.ID)
+	}
+	if r.Observe && r.Expires == 0 {
+		r.doc.errorf(r.node("mode"), "rule %q only observes, and has no end: %s", r.ID, r.endOfObserving())
+	}
+	if r.Action != rules.AllowAction || r.Owner != "" || r.doc.owner != "" || r.doc.preset != nil {
+		return
+	}
+	if r.CallersKey {
+		r.doc.errorf(r.node("callers_key"), "rule %q lets keys of the caller's own through, to any account, and has no owner who answers for that: add owner", r.ID)
+	}
+	if r.Log == rules.LogNone {
+		r.doc.errorf(r.node("log"), "rule %q keeps paths out of the log, and has no owner who answers for that: add owner", r.ID)
+	}
+}
+
+func (r *ruleDoc) endOfObserving() string {
+	if r.Action == rules.AllowAction {
+		return "take mode out, or add expires"
+	}
+	return "take mode out"
+}
+
+// unwritten reports a reason that tells the next reviewer nothing: without a letter,
+// or marked as still to be written.
+func unwritten(reason string) bool {
+	first, _, _ := strings.Cut(strings.TrimLeftFunc(reason, func(c rune) bool { return !unicode.IsLetter(c) }), " ")
+	first = strings.TrimRightFunc(first, func(c rune) bool { return !unicode.IsLetter(c) })
+	return first == "" || slices.ContainsFunc([]string{"TODO", "FIXME", "TBD", "XXX"}, func(mark string) bool {
+		return len(first) >= len(mark) && strings.EqualFold(first[:len(mark)], mark) &&
+			(len(first) == len(mark) || !unicode.IsLetter(rune(first[len(mark)])))
+	})
 }
 
 // ask says who can tell whether a rule is still needed.

@@ -127,3 +127,61 @@ source: {none: true}
 		}
 	}
 }
+
+// TestStrictRefusesWhatLetsOut: a policy that enforces nothing, or for which nobody
+// answers yet, does not go into production; one that says who answers, or until
+// when, does.
+func TestStrictRefusesWhatLetsOut(t *testing.T) {
+	const head = "apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: p}\n"
+	withReason := func(reason string) string {
+		return head + "rules: [{id: a, reason: \"" + reason + "\", allow: {host: a.test}}]\n"
+	}
+	with := func(rest string) string {
+		return head + "rules: [{id: a, reason: x, allow: {host: a.test}, " + rest + "}]\n"
+	}
+	const nothing, unwritten, endless = "p.yaml:4:7: the policy enforces nothing", `rule "a": the reason is still to be written`, `rule "a" only observes, and has no end`
+	for text, want := range map[string]string{
+		head + "mode: observe\nrules: []\n":                          nothing,
+		head + "mode: learn\nrules: []\n":                            nothing,
+		head + "mode: enforce\nrules: []\n":                          "",
+		head + "rules: []\n":                                         "",
+		withReason("todo"):                                           unwritten,
+		withReason(" TODO later"):                                    unwritten,
+		withReason("(Todo: say why)"):                                unwritten,
+		withReason("TODO_later"):                                     unwritten,
+		withReason("FIXME"):                                          unwritten,
+		withReason("fixme: who needs it?"):                           unwritten,
+		withReason("tbd."):                                           unwritten,
+		withReason("..."):                                            unwritten,
+		withReason("."):                                              unwritten,
+		withReason("12"):                                             unwritten,
+		withReason("支付"):                                             "",
+		withReason("todos are kept there"):                           "",
+		withReason("Todoist holds the team's list"):                  "",
+		withReason("lists what is TODO"):                             "",
+		with("mode: observe"):                                        endless,
+		with("mode: learn"):                                          endless,
+		with("mode: observe, expires: 2999-01-01, owner: eve"):       "",
+		with("mode: enforce"):                                        "",
+		with("callers_key: allow"):                                   "lets keys of the caller's own through",
+		with("callers_key: allow, owner: eve"):                       "",
+		with("log: none"):                                            "keeps paths out of the log",
+		with("log: none, owner: eve"):                                "",
+		with("log: metadata"):                                        "",
+		strings.ReplaceAll(with("owner: eve"), "a.test", "paste.ee"): `rule "a" allows paste.ee: anybody can leave and fetch data`,
+		strings.ReplaceAll(with("owner: eve"), "a.test", "x.webhook.site"):                                        `at webhook.site`,
+		strings.ReplaceAll(with("owner: eve"), "a.test", "notpaste.ee"):                                           "",
+		head + "rules: [{id: a, reason: x, deny: {host: paste.ee}}, {id: b, reason: x, allow: {host: a.test}}]\n": "",
+		head + "rules: [{id: a, reason: x, deny: {host: a.test}, mode: observe}]\n":                               endless,
+	} {
+		f, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte(text)}, nil)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		err = f.Strict(0)
+		if (want == "") != (err == nil) || err != nil && (len(errorsOf(t, err)) != 1 || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want one finding %q", text, err, want)
+		}
+	}
+}
