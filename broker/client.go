@@ -194,15 +194,7 @@ func (c *Client) granted(p gate.Pass, r *http.Request) (*clientCell, control.Pla
 // change makes the changes to r, in its head and in the fields of its body that the
 // credential's document declares. The error is a [*gate.DeniedError].
 func (cc *clientCell) change(p gate.Pass, r *http.Request, place control.Place, ans injectAnswer) error {
-	because := func(reason rules.Reason, why error) func() error {
-		return func() error {
-			if p.Decision().CallersKey {
-				return nil
-			}
-			return denied(p, reason, why)
-		}
-	}
-	judge := keyJudge{own: because(rules.ForeignCredential, errOwnKey), unread: because(rules.BadRequest, errNotUTF8)}
+	judge := judgeOf(p)
 	err := apply(r, place, ans)
 	if err == nil {
 		err = watchKeys(r, policyfile.Fields(place.Own), judge)
@@ -218,6 +210,19 @@ func (cc *clientCell) change(p gate.Pass, r *http.Request, place control.Place, 
 	default:
 		return denied(p, rules.CredentialUnavail, err)
 	}
+}
+
+// judgeOf says what is refused in fields that take keys.
+func judgeOf(p gate.Pass) keyJudge {
+	because := func(reason rules.Reason, why error) func() error {
+		return func() error {
+			if p.Decision().CallersKey {
+				return nil
+			}
+			return denied(p, reason, why)
+		}
+	}
+	return keyJudge{own: because(rules.ForeignCredential, errOwnKey), unread: because(rules.BadRequest, errNotUTF8)}
 }
 
 // tell has it recorded that the credential of p is used.
@@ -359,6 +364,9 @@ func (cc *clientCell) expose(credential string, secrets []string, host target.Ho
 		}
 	}
 	if !fresh {
+		if i := slices.IndexFunc(known, func(k scrub.Known) bool { return k.Value == secrets[0] }); i >= len(secrets) { // in use again
+			cc.exposed[credential] = append([]scrub.Known{known[i]}, slices.Delete(known, i, i+1)...)
+		}
 		return
 	}
 	cc.exposed[credential] = known[:min(len(known), maxExposed*len(secrets))]

@@ -19,8 +19,12 @@ type frames struct {
 	*scrub.Frames
 	look guarded // over the message that is under way
 	ctl  guarded // over the control frame that interrupts it
-	head []byte  // of a frame, as far as it came
-	left uint64  // octets of its payload that are still to come
+	// first is what is held until a credential was put into it; nil afterwards, and
+	// where none is.
+	first *firstMessage
+
+	head []byte // of a frame, as far as it came
+	left uint64 // octets of its payload that are still to come
 	mask [4]byte
 	at   int  // in the mask
 	side bool // the frame is a control frame, between those of a message
@@ -36,7 +40,9 @@ func (cc *clientCell) watchFrames(p gate.Pass, resp *http.Response, s *scrub.Scr
 	if cc == nil || cc.finder == nil || !ok {
 		return
 	}
-	resp.Body = &frames{Frames: scrub.NewFrames(s, conn), look: guarded{finder: cc.finder, r: &http.Request{}, pass: p}}
+	resp.Body = &frames{
+		Frames: scrub.NewFrames(s, conn), look: guarded{finder: cc.finder, r: &http.Request{}, pass: p}, first: cc.firstOf(p),
+	}
 }
 
 // errFrame is a frame that cannot be looked at: no extension was agreed on
@@ -48,6 +54,25 @@ func (f *frames) Write(p []byte) (int, error) {
 	if f.look.err != nil {
 		return 0, f.look.err
 	}
+	if f.first == nil {
+		return f.pass(p)
+	}
+	out, done, err := f.first.take(p)
+	if err != nil {
+		f.look.err = err
+		return 0, f.refused(err)
+	}
+	if done {
+		f.first = nil
+	}
+	if _, err := f.pass(out); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// pass looks at frames, and sends them on.
+func (f *frames) pass(p []byte) (int, error) {
 	for rest := p; len(rest) > 0; {
 		if f.left == 0 {
 			n, err := f.header(rest)
@@ -107,23 +132,12 @@ func headerLen(second byte) int {
 
 // begin reads a whole header.
 func (f *frames) begin() error {
-	first, second := f.head[0], f.head[1]
+	first := f.head[0]
 	if first&0x70 != 0 {
 		return &gate.DeniedError{Reason: rules.BadRequest, ID: f.look.pass.ID(), Decision: f.look.pass.Decision(), Err: errFrame}
 	}
-	rest := f.head[2:]
-	switch n := second & 0x7f; n {
-	case 126:
-		f.left, rest = uint64(binary.BigEndian.Uint16(rest)), rest[2:]
-	case 127:
-		f.left, rest = binary.BigEndian.Uint64(rest), rest[8:]
-	default:
-		f.left = uint64(n)
-	}
-	f.mask, f.at = [4]byte{}, 0
-	if second&0x80 != 0 {
-		copy(f.mask[:], rest)
-	}
+	f.at = 0
+	f.left, f.mask = lengthAndMask(f.head)
 	opcode := first & 0x0f
 	f.side = opcode >= 8
 	switch {
@@ -133,6 +147,21 @@ func (f *frames) begin() error {
 		f.look.last = f.look.last[:0] // another message
 	}
 	return nil
+}
+
+// lengthAndMask reads what a whole header says of the payload; a mask of zeros is none.
+func lengthAndMask(head []byte) (n uint64, mask [4]byte) {
+	rest := head[2:]
+	switch short := head[1] & 0x7f; short {
+	case 126:
+		n, rest = uint64(binary.BigEndian.Uint16(rest)), rest[2:]
+	case 127:
+		n, rest = binary.BigEndian.Uint64(rest), rest[8:]
+	default:
+		n = uint64(short)
+	}
+	copy(mask[:], rest)
+	return n, mask
 }
 
 // payload looks at a part of a frame's payload.

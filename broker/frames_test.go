@@ -3,15 +3,20 @@ package broker_test
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"sallyport/rules"
+	"sallyport/rules/gate"
+	"sallyport/rules/policyfile"
 )
 
 // frame is a WebSocket frame as a client sends it (RFC 6455 section 5.2).
@@ -190,4 +195,103 @@ func TestFramesCutAnywhere(t *testing.T) {
 			rt.Fatalf("leak %v: %v, %d of %d octets", leak, err, u.sent.Len(), len(all))
 		}
 	})
+}
+
+// TestFirstMessageIsFilled (ADR-0035): a credential goes into declared fields of the
+// first message, whatever frames it came in, and nowhere else.
+func TestFirstMessageIsFilled(t *testing.T) {
+	k := newKit(t)
+	k.stop()
+	writeSecret(t, k.secret("key"), bodySecret)
+	k.creds[1].Scheme = policyfile.Scheme{Type: policyfile.Body, Body: []policyfile.Field{{Kind: "websocket", Name: "auth.token"}}}
+	k.start()
+	ph := k.grant("cell1", "run1", "key", "api").Grants[0].Placeholder
+	mask := [4]byte{0x12, 0x34, 0x56, 0x78}
+	quoted, _ := json.Marshal(bodySecret)
+	hello := `{"type":"hello","auth":{"token":"` + ph + `"}}`
+	filled := `{"type":"hello","auth":{"token":` + strings.ReplaceAll(string(quoted), `\u0026`, "&") + `}}`
+	other := frame(0x81, `{"auth":"none"}`, mask)
+	leak, own, bad := rules.PlaceholderLeak, rules.ForeignCredential, rules.BadRequest
+	tests := []struct {
+		name string
+		sent []byte
+		want string // of the first message
+		deny rules.Reason
+	}{
+		{"in another field", frame(0x81, `{"token":"`+ph+`"}`, mask), "", leak},
+		{"a part of the field", frame(0x81, strings.Replace(hello, ph, "x"+ph, 1), mask), "", own},
+		{"a key of the caller's own", frame(0x81, strings.Replace(hello, ph, "xoxb-somebody-elses", 1), mask), "", own},
+		{"in the field and beside it", frame(0x81, strings.Replace(hello, "hello", ph, 1), mask), "", leak},
+		{"in a binary message", frame(0x82, hello, mask), "", leak},
+		{"in the second message", append(bytes.Clone(other), frame(0x81, hello, mask)...), "", leak},
+		{"in a message that is too long", frame(0x81, hello+strings.Repeat(" ", 64<<10), mask), "", leak},
+		{"in a ping before it", append(frame(0x89, ph, mask), frame(0x81, hello, mask)...), "", leak},
+		{"of an extension", frame(0xc1, hello, mask), "", bad},
+		{"in a continuation of nothing", frame(0x80, hello, mask), "", leak},
+		{"not UTF-8", frame(0x81, "{\"a\":\"\xff\"}", mask), "", bad},
+		{"twin", frame(0x81, hello, mask), filled, ""},
+		{"twin, in frames", slices.Concat(frame(0x01, hello[:9], mask), frame(0x00, hello[9:40], [4]byte{}), frame(0x00, "", mask), frame(0x80, hello[40:], mask)), filled, ""},
+		{"twin, a ping between them", slices.Concat(frame(0x01, hello[:50], mask), frame(0x89, "ping", mask), frame(0x80, hello[50:], mask)), filled, ""},
+		{"twin, long", frame(0x81, hello+strings.Repeat(" ", 60<<10), mask), filled, ""},
+		{"twin, no placeholder", other, `{"auth":"none"}`, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w, u := openSocket(t, k, "https://key.test/socket")
+			var err error
+			for rest := append(bytes.Clone(tt.sent), other...); len(rest) > 0 && err == nil; {
+				n := min(len(rest), 7)
+				_, err = w.Write(rest[:n])
+				rest = rest[n:]
+			}
+			sent := serverReads(t, u.sent.Bytes())
+			if tt.deny != "" {
+				denied, ok := errors.AsType[*gate.DeniedError](err)
+				if !ok || denied.Reason != tt.deny {
+					t.Errorf("%v, want reason %s", err, tt.deny)
+				}
+				if strings.Contains(fmt.Sprint(sent), "real") || strings.Contains(fmt.Sprint(sent), ph) {
+					t.Errorf("%q was sent", sent)
+				}
+				return
+			}
+			if err != nil || len(sent) != 2 || strings.TrimRight(sent[0], " ") != tt.want || sent[1] != `{"auth":"none"}` {
+				t.Errorf("%v, %.200q was sent, want %q and another", err, sent, tt.want)
+			}
+		})
+	}
+}
+
+// serverReads returns the messages that a server would read, those of control frames
+// left out.
+func serverReads(tb testing.TB, raw []byte) (messages []string) {
+	tb.Helper()
+	for text := ""; len(raw) >= 6; {
+		first, n, head := raw[0], uint64(raw[1]&0x7f), 2
+		switch n {
+		case 126:
+			n, head = uint64(binary.BigEndian.Uint16(raw[2:])), 4
+		case 127:
+			n, head = binary.BigEndian.Uint64(raw[2:]), 10
+		}
+		if raw[1]&0x80 == 0 {
+			tb.Fatal("a frame without a mask")
+		}
+		mask := raw[head : head+4]
+		if uint64(len(raw)) < uint64(head+4)+n {
+			return messages
+		}
+		payload := bytes.Clone(raw[head+4:][:n])
+		for i := range payload {
+			payload[i] ^= mask[i&3]
+		}
+		raw = raw[uint64(head+4)+n:]
+		if first&0x08 != 0 {
+			continue
+		}
+		if text += string(payload); first&0x80 != 0 {
+			messages, text = append(messages, text), ""
+		}
+	}
+	return messages
 }

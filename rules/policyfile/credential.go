@@ -81,7 +81,7 @@ func (f *file) readCredential(root *ast.MappingNode, c *Credential) {
 	}
 	f.settings(&c.Scheme, settings, root)
 	if n := settings["body"]; n != nil && c.Type == Body && len(c.Scheme.Body) == 0 {
-		f.errorf(n, "body names no field; it has lists under json, form and multipart")
+		f.errorf(n, "body names no field; it has lists under json, form, multipart and websocket")
 	}
 	if n := seen["placeholder"]; n != nil && c.Type != "" {
 		f.checkPlaceholder(n, c)

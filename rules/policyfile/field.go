@@ -10,7 +10,7 @@ import (
 
 // Field is a field of a request.
 type Field struct {
-	Kind string // header, cookie, param, json, form or multipart
+	Kind string // header, cookie, param, json, form, multipart or websocket
 	Name string // keys between dots for json, else the field's name
 }
 
@@ -38,6 +38,7 @@ func bodyKeys(f *file, s *Scheme) []key {
 		{name: "json", read: f.fields("json", &s.Body)},
 		{name: "form", read: f.fields("form", &s.Body)},
 		{name: "multipart", read: f.fields("multipart", &s.Body)},
+		{name: "websocket", read: f.fields("websocket", &s.Body)},
 	}
 }
 
