@@ -41,7 +41,7 @@ func (r *run) connectH2(w http.ResponseWriter, req *http.Request) {
 	door.requests.Add(1)
 	c := newH2Stream(door.conn, w, req)
 	if st, ok := r.newStream(c); ok {
-		st.reply = &connectReply{proto: req.Proto, authority: req.Host, w: w}
+		st.reply = &connectReply{proto: req.Proto, authority: req.Host, over: r.overHead(req), w: w}
 		r.guard(req.Context(), st, func() { r.connectRequest(req.Context(), st) })
 	}
 	<-c.ended

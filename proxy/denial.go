@@ -93,6 +93,9 @@ func kindOf(r rules.Reason) (status int, class, what string) {
 // denialOf words a refusal.
 func denialOf(e *gate.DeniedError, cell string, about subject) denial {
 	status, class, what := kindOf(e.Reason)
+	if bound := beyondHead(e.Err); bound != "" {
+		status, class, what = http.StatusRequestHeaderFieldsTooLarge, "http_request_error", "has a head that is over a limit: "+bound
+	}
 	d := denial{status: status, class: class, reason: string(e.Reason), id: e.ID, rule: e.Decision.Rule}
 	d.scope, about.by = scopeOf(e.Decision.Scope)
 	var b strings.Builder
@@ -210,6 +213,9 @@ const answerReset = "reset"
 // [connectReply.deny] will answer.
 func (st *stream) Tells(req *rules.Request, reason rules.Reason, cause error) (status int, answer string) {
 	status, _, _ = kindOf(reason)
+	if beyondHead(cause) != "" {
+		status = http.StatusRequestHeaderFieldsTooLarge
+	}
 	switch {
 	case reason == rules.ClientGone, errors.Is(cause, errPanic):
 		return 0, ""

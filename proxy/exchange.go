@@ -85,12 +85,8 @@ func (x *exchange) serve(explain bool) {
 		x.refuse(bad.reason, bad.err)
 		return
 	}
-	if x.in.ProtoMajor == 2 && headSize(x.in) > x.cfg.Limits.HeaderBytes {
-		x.refuseLarge()
-		return
-	}
-	if n := lines(x.in.Header); n > x.cfg.Limits.HeaderLines {
-		x.refuse(rules.Limit, fmt.Errorf("%d header lines", n))
+	if err := x.overHead(x.in); err != nil {
+		x.refuse(rules.Limit, err)
 		return
 	}
 	if over != nil {

@@ -71,7 +71,7 @@ func (r *run) door() *goproxy.ProxyHttpServer {
 			_ = client.Close()
 			return
 		}
-		c.st.reply = &connectReply{proto: req.Proto, authority: req.RequestURI}
+		c.st.reply = &connectReply{proto: req.Proto, authority: req.RequestURI, over: r.overHead(req)}
 	})
 	g.NonproxyHandler = http.HandlerFunc(r.serveAbsolute)
 	return g
@@ -104,12 +104,18 @@ func (r *run) connectRequest(ctx context.Context, st *stream) {
 		return
 	}
 	st.endpoint = to
+	if over := st.reply.over; over != nil {
+		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, rules.Request{Question: rules.Connect, Cell: st.cell, Endpoint: to, Method: http.MethodConnect},
+			rules.Limit, over))
+		return
+	}
 	r.connect(ctx, st)
 }
 
 // connectReply is the answer to a CONNECT, which is given once.
 type connectReply struct {
 	proto, authority string              // sandbox-controlled
+	over             error               // the bound that its head is beyond
 	w                http.ResponseWriter // over HTTP/2; nil over HTTP/1
 }
 

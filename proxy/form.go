@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"sallyport/proxy/h1"
 	"sallyport/rules"
 	"sallyport/rules/target"
 )
@@ -74,7 +75,24 @@ func readForm(r *http.Request, secure bool) (f form, err error) {
 		return f, malformed("request target: a control character, a space or a fragment in the query")
 	}
 	f.query = query
-	return f, nil
+	return f, agreedLength(r)
+}
+
+// agreedLength refuses a request of HTTP/2 that states its length in more than one
+// way (RFC 9113 section 8.1.1): net/http takes the first that it is told. That of
+// HTTP/1 was read with its head.
+func agreedLength(r *http.Request) error {
+	if r.ProtoMajor != 2 {
+		return nil
+	}
+	n, err := h1.Length(r.Header)
+	switch {
+	case err != nil:
+		return malformed("%w", err)
+	case n > 0 && r.ContentLength != n:
+		return malformed("a Content-Length of %d without a body", n)
+	}
+	return nil
 }
 
 // cutAbsolute takes scheme and authority from an absolute URI. The scheme must

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"sync"
 
 	"sallyport/rules"
-	"sallyport/rules/gate"
 )
 
 // HTTP/2 is net/http's, which answers by itself what it cannot read, and tells
@@ -184,7 +182,7 @@ func (w *h2Watch) ended() {
 // unseen records n requests that nobody here has seen.
 func (w *h2Watch) unseen(n int) {
 	for range n {
-		w.refuse(rules.BadRequest, "a head that is too large, not allowed or not whole")
+		w.refuse(rules.BadRequest, "a head with a name, a value, a pseudo-header or a field of a connection that HTTP/2 forbids, of over twice the bound, or not whole")
 	}
 }
 
@@ -239,32 +237,4 @@ func (h h2Handler) BaseContext() context.Context { return contextOf(h.Handler) }
 // otherScheme reports a request in TLS whose :scheme is not https.
 func otherScheme(r *http.Request) bool {
 	return r.ProtoMajor == 2 && r.Context().Value(otherSchemeKey{}) != nil
-}
-
-var errLargeHead = errors.New("the request head is too large")
-
-// headSize is the size of a request head as HTTP/2 counts it (RFC 9113 section
-// 6.5.2).
-func headSize(r *http.Request) (n int) {
-	const each = 32
-	n = 4*each + len(r.Method) + len(r.Host) + len(r.RequestURI)
-	for name, values := range r.Header {
-		for _, v := range values {
-			n += each + len(name) + len(v)
-		}
-	}
-	return n
-}
-
-// refuseLarge refuses an HTTP/2 request whose head is too large, with the status
-// that one of HTTP/1 gets.
-func (x *exchange) refuseLarge() {
-	err := x.cfg.Gate.Refuse(x.ctx, x.request(), rules.BadRequest, errLargeHead)
-	denied, ok := errors.AsType[*gate.DeniedError](err)
-	if !ok {
-		denied = &gate.DeniedError{Reason: rules.BadRequest, Err: err}
-	}
-	d := denialOf(denied, x.st.cell, x.subject())
-	d.status = http.StatusRequestHeaderFieldsTooLarge
-	x.answer(d)
 }

@@ -243,8 +243,12 @@ func (c *http1) reject(err error) {
 		return // the client is gone or too slow; finish records it
 	}
 	c.st.requests.Add(1)
+	reason := rules.BadRequest
+	if errors.Is(err, h1.ErrTooLarge) {
+		reason, err = rules.Limit, c.run.largeHead()
+	}
 	req := rules.Request{Question: rules.Fetch, Cell: c.st.cell, Endpoint: c.st.endpoint, Secure: c.st.secure}
-	err = c.run.cfg.Gate.Refuse(c.ctx, req, rules.BadRequest, fmt.Errorf("%w: %w", errHead, err))
+	err = c.run.cfg.Gate.Refuse(c.ctx, req, reason, fmt.Errorf("%w: %w", errHead, err))
 	denied, ok := errors.AsType[*gate.DeniedError](err)
 	if !ok {
 		return
@@ -270,7 +274,7 @@ func headStatus(err error) int {
 	if bad, ok := errors.AsType[*h1.Error](err); ok {
 		return bad.Status
 	}
-	if errors.Is(err, h1.ErrTooLarge) {
+	if errors.Is(err, h1.ErrTooLarge) || beyondHead(err) != "" {
 		return http.StatusRequestHeaderFieldsTooLarge
 	}
 	return 0

@@ -167,9 +167,10 @@ func chunked(minor int, h http.Header) (bool, error) {
 	return true, nil
 }
 
-// length reads Content-Length: -1 for none. Where it stands several times it
-// must say the same (RFC 9112 section 6.3), and is left once.
-func length(h http.Header) (int64, error) {
+// Length reads Content-Length: -1 for none. Where it stands several times it
+// must say the same (RFC 9112 section 6.3), and is left once. What cannot be read
+// is an [*Error].
+func Length(h http.Header) (int64, error) {
 	v, ok := h["Content-Length"]
 	if !ok {
 		return -1, nil

@@ -90,7 +90,7 @@ func (r *Reader) requestBody(req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	n, err := length(req.Header)
+	n, err := Length(req.Header)
 	if err != nil {
 		return err
 	}

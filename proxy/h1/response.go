@@ -100,7 +100,7 @@ func (r *Reader) responseBody(resp *http.Response, method string) error {
 	if err != nil {
 		return err
 	}
-	n, err := length(resp.Header)
+	n, err := Length(resp.Header)
 	if err != nil {
 		return err
 	}

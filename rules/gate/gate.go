@@ -217,6 +217,9 @@ func (p Pass) Identity() Identity {
 	return p.p.identity
 }
 
+// errClientGone is why nothing was admitted although no policy refused it.
+var errClientGone = errors.New("the client gave up before its request was recorded")
+
 // Admit decides a request and records the decision.
 //
 // A refusal is a [*DeniedError]. An admitted Fetch, and a Connect or Hello
@@ -246,7 +249,7 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 		p.hold.Undo()
 		if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
 			// The log took nothing, since nobody waits; that it was asked is told all the same.
-			return Pass{}, g.refuse(ctx, p, rules.ClientGone, err)
+			return Pass{}, g.refuse(ctx, p, rules.ClientGone, errClientGone)
 		}
 		return Pass{}, denied(p.id, p.decision, rules.AuditUnavailable, err)
 	}

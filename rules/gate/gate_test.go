@@ -186,6 +186,9 @@ func TestAdmitEndsWithItsCaller(t *testing.T) {
 	}
 	_, err = h.Admit(gone, request(t, rules.Fetch, "api.test:443"))
 	wantDenied(t, err, rules.ClientGone)
+	if !strings.Contains(err.Error(), "the client gave up before its request was recorded") {
+		t.Errorf("the record would say %q, which reads like a fault of the log", err)
+	}
 	_, err = h.Admit(gone, request(t, rules.Fetch, "evil.test:443"))
 	wantDenied(t, err, rules.HostNotAllowed)
 	wantRecords(t, h, "admit allowed inspect api", "done allowed inspect api", "refuse client_gone deny api", "refuse host_not_allowed deny ")
