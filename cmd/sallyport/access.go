@@ -215,20 +215,11 @@ func (g *gateway) approvable(p *policy, a *live.Ask, now time.Time) (rules.Rule,
 	if err != nil {
 		return r, conflict("%v", err)
 	}
-	d := q.Follow(rules.Request{
-		Question: rules.Fetch, Cell: a.Cell, Endpoint: target.Endpoint{Host: r.Hosts[0].Host, Port: a.Port},
-		Secure: a.Port != 80, Method: a.Method, Path: path, Now: now.Unix(),
-	})
-	switch {
-	case d.Verdict != rules.Deny:
-		return r, nil
-	case d.Rule != "":
-		return r, conflict("rule %s of the %s (%s) denies it, and an approval beats no deny rule", d.Rule, d.Scope, d.Where)
-	case !slices.Contains(r.Methods, a.Method), !slices.ContainsFunc(r.Paths, func(x rules.PathPattern) bool { return x.Match(path) }):
+	if !slices.Contains(r.Methods, a.Method) || !slices.ContainsFunc(r.Paths, func(x rules.PathPattern) bool { return x.Match(path) }) {
 		return r, conflict("%s %s, which was asked for, is not among the methods and paths that you name", a.Method, a.Path)
-	default:
-		return r, conflict("it would still be refused (%s): that is not for want of a rule", d.Reason)
 	}
+	trial := approval{q: q, rule: &r, now: now, work: &rules.Work{Left: approvalWork}}
+	return r, trial.judge(a.Method, path)
 }
 
 // approved returns a policy with what was approved for a run. An approval that
