@@ -206,9 +206,7 @@ func (c *http1) await() bool {
 		}
 	}
 	if err != nil {
-		if c.in.Buffered() > 0 {
-			c.st.heads.Add(1) // begun, and not ended
-		}
+		c.unended(err)
 		return false
 	}
 	if !whole {
@@ -240,6 +238,7 @@ func (c *http1) deadlineAbout(d time.Duration) {
 func (c *http1) reject(err error) {
 	status := headStatus(err)
 	if status == 0 {
+		c.slow(err)
 		return // the client is gone or too slow; finish records it
 	}
 	c.st.requests.Add(1)
@@ -265,6 +264,22 @@ func (c *http1) reject(err error) {
 	_, _ = io.WriteString(a, body)
 	if a.finish() == nil {
 		c.linger()
+	}
+}
+
+// unended notes a head that was begun, and whose rest err took away.
+func (c *http1) unended(err error) {
+	if c.in.Buffered() > 0 {
+		c.st.heads.Add(1)
+		c.slow(err)
+	}
+}
+
+// slow notes that a head which was begun did not come to its end in time, if that
+// is what err says.
+func (c *http1) slow(err error) {
+	if timedOut(err) && !c.run.draining.Load() {
+		c.st.slowHead = true
 	}
 }
 

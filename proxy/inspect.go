@@ -86,6 +86,11 @@ func (r *run) handshakeFailed(ctx context.Context, st *stream, err error) {
 		return
 	case st.leafErr != nil:
 		r.cfg.Log.Error("no certificate for a stream", "err", st.leafErr, "host", st.leaf.String())
+	case timedOut(err):
+		if st.reason == "" && !st.explain { // as below
+			st.reason = rules.Limit
+		}
+		err = fmt.Errorf("it was not whole after %v: %w", r.cfg.Timeouts.Handshake, err)
 	case rejectsCA(err):
 		if st.reason == "" && !st.explain { // why it was refused anyway matters more
 			st.reason = rules.ClientRejectedCA

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 
 	"sallyport/proxy/sniff"
 	"sallyport/rules"
@@ -19,6 +18,7 @@ var (
 	errRejudged   = errors.New("a change of policy no longer allows it")
 	errUnrecorded = errors.New("the log could not be written for too long")
 	errOwnAddress = errors.New("addressed to the listener itself, not redirected to it")
+	errSlowStart  = errors.New("what the client began to say was not whole in time")
 	errNoName     = errors.New("TLS without a server name, on a stream that is not terminated")
 )
 
@@ -68,6 +68,9 @@ func (r *run) connect(ctx context.Context, st *stream) {
 		return
 	}
 	seen, err := st.peek()
+	if errors.Is(err, errSlowStart) && !st.explain { // why it was refused anyway matters more
+		st.reason = rules.Limit
+	}
 	if err != nil {
 		st.abort(ctx, err)
 		return
@@ -109,42 +112,6 @@ func (r *run) refuseStream(ctx context.Context, st *stream, err error) {
 	st.abort(ctx, nil)
 }
 
-// peek reads until it is known what the client speaks. What was read is put
-// back.
-func (st *stream) peek() (sniff.Result, error) {
-	if err := st.deadline(st.run.cfg.Timeouts.Peek); err != nil {
-		return sniff.Result{}, err
-	}
-	const first = 2 << 10 // holds nearly every ClientHello
-	buf := make([]byte, 0, first)
-	st.silent.Store(st.run.cfg.Now().UnixNano())
-	defer st.silent.Store(0)
-	for {
-		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
-		}
-		n, err := st.conn.Read(buf[len(buf):cap(buf)])
-		if buf = buf[:len(buf)+n]; n > 0 {
-			st.silent.Store(0)
-		}
-		res := sniff.Bytes(buf)
-		if res.Kind != sniff.Undecided {
-			st.conn.early = append(buf, st.conn.early...)
-			return res, st.conn.SetDeadline(noDeadline)
-		}
-		switch {
-		case err == nil:
-		case len(buf) > 0 && (errors.Is(err, io.EOF) || timedOut(err)):
-			// The client said something that is not the start of anything.
-			return sniff.Result{Kind: sniff.Opaque}, nil
-		case timedOut(err):
-			return sniff.Result{}, fmt.Errorf("the client said nothing in %v", st.run.cfg.Timeouts.Peek)
-		default:
-			return sniff.Result{}, fmt.Errorf("reading the first bytes: %w", err)
-		}
-	}
-}
-
 // judgeHello asks for a stream whose first bytes are known.
 func (r *run) judgeHello(ctx context.Context, st *stream, seen sniff.Result) {
 	req := rules.Request{Question: rules.Hello, Cell: st.cell, Endpoint: st.endpoint, Protocol: rules.Opaque}
@@ -157,6 +124,7 @@ func (r *run) judgeHello(ctx context.Context, st *stream, seen sniff.Result) {
 	case sniff.HTTP1:
 		req.Protocol = rules.HTTP
 	default: // opaque, and so is HTTP/2 in the clear (HW-01)
+		req.Seen = words(seen.Kind, st.conn.early)
 	}
 	if st.reason == rules.AuthorityMismatch {
 		r.inspectTLS(ctx, st) // to say so; there is nothing to ask

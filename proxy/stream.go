@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
@@ -44,6 +45,7 @@ type stream struct {
 	began    time.Time    // of the connection below, for a stream of an HTTP/2 connection
 	requests atomic.Int32 // that were judged
 	heads    atomic.Int32 // HTTP/1 request heads begun, understood or not
+	slowHead bool         // the last of them did not end in time
 	hijacked atomic.Bool  // a WebSocket, or a CONNECT's tunnel
 	quiet    int          // sweeps without use; of the sweeper alone
 
@@ -155,7 +157,11 @@ func (st *stream) finish(ctx context.Context, cause error) {
 // refused anyway is told by the stream's own record.
 func (st *stream) refuseHead(ctx context.Context) {
 	req := rules.Request{Question: rules.Fetch, Cell: st.cell, Endpoint: st.endpoint, Secure: st.secure}
-	_ = st.run.cfg.Gate.Refuse(ctx, req, rules.BadRequest, errHead) // the error is the refusal itself
+	reason, cause := rules.BadRequest, errHead
+	if st.slowHead {
+		reason, cause = rules.Limit, fmt.Errorf("%w: it was not whole after %v", errHead, st.run.cfg.Timeouts.Header)
+	}
+	_ = st.run.cfg.Gate.Refuse(ctx, req, reason, cause) // the error is the refusal itself
 }
 
 // record logs that a closing record could not be written. There is nobody

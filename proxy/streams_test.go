@@ -61,14 +61,17 @@ func readAll(t *testing.T, c net.Conn) string {
 // TestOpaqueBytes is CN-02 and HW-01: what is no TLS and no HTTP goes nowhere
 // without a rule that carries any bytes.
 func TestOpaqueBytes(t *testing.T) {
-	tests := []struct{ name, to, send, reason string }{
-		{"CN-02 ssh", "ok.test:443", "SSH-2.0-x\r\n", "protocol_not_allowed"},
-		{"CN-02 smtp", "ok.test:443", "EHLO x\r\n", "protocol_not_allowed"},
-		{"CN-02 socks", "ok.test:443", "\x05\x01\x00", "protocol_not_allowed"},
-		{"CN-02 TLS and then junk", "ok.test:443", "\x16\x03\x01\x00\x10junkjunkjunkjunk", "protocol_not_allowed"},
-		{"HW-01 h2c", "ok.test:80", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", "protocol_not_allowed"},
-		{"denied place", "evil.test:443", "SSH-2.0-x\r\n", "host_not_allowed"},
-		{"passthrough", "pass.test:443", "SSH-2.0-x\r\n", "protocol_not_allowed"},
+	const line, octets = "a line of text that is no request of HTTP", "octets of no protocol that is known here"
+	tests := []struct{ name, to, send, reason, says string }{
+		{"CN-02 ssh", "ok.test:443", "SSH-2.0-x\r\n", "protocol_not_allowed", line},
+		{"CN-02 ssh, port 80", "ok.test:80", "SSH-2.0-x y\r\n", "protocol_not_allowed", line},
+		{"CN-02 smtp", "ok.test:443", "EHLO x\r\n", "protocol_not_allowed", line},
+		{"CN-02 socks", "ok.test:443", "\x05\x01\x00", "protocol_not_allowed", octets},
+		{"CN-02 socks, port 80", "ok.test:80", "\x05\x01\x00", "protocol_not_allowed", octets},
+		{"CN-02 TLS and then junk", "ok.test:443", "\x16\x03\x01\x00\x10junkjunkjunkjunk", "protocol_not_allowed", "TLS whose ClientHello cannot be read"},
+		{"HW-01 h2c", "ok.test:80", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", "protocol_not_allowed", "HTTP/2 in the clear"},
+		{"denied place", "evil.test:443", "SSH-2.0-x\r\n", "host_not_allowed", line},
+		{"passthrough", "pass.test:443", "SSH-2.0-x\r\n", "protocol_not_allowed", line},
 	}
 	for name, open := range opens() {
 		for _, tt := range tests {
@@ -82,7 +85,9 @@ func TestOpaqueBytes(t *testing.T) {
 				if got := readAll(t, c); got != "" {
 					t.Errorf("got %q", got)
 				}
-				wantRefusal(t, l, tt.reason)
+				if r := wantRefusal(t, l, tt.reason); !strings.Contains(r.Error, tt.says) {
+					t.Errorf("the record says %q, want %q", r.Error, tt.says)
+				}
 				wantNothingDialled(t, l)
 			})
 		}
@@ -670,14 +675,20 @@ func TestSlowClients(t *testing.T) {
 	})
 	l.serveOrigin("ok.test", false, &witness{})
 	for name, open := range opens() {
-		for what, send := range map[string]string{"nothing": "", "half a method": "GE", "half a hello": "\x16\x03\x01\x02", "half a head": "GET / HTTP/1.1\r\n"} {
+		for what, tt := range map[string]struct{ send, reason, says string }{
+			"nothing":       {"", "no_request", "the client said nothing in 300ms"},
+			"half a method": {"GE", "limit", "half a line, after 300ms"},
+			"half a hello":  {"\x16\x03\x01\x02", "limit", "half a ClientHello, after 300ms"},
+			"half a head":   {"GET / HTTP/1.1\r\n", "limit", "it was not whole after 300ms"},
+		} {
 			c, err := open(l, t.Context(), "ok.test:80")
 			must(t, err)
-			_, _ = io.WriteString(c, send) // the deadline may have come first
+			_, err = io.WriteString(c, tt.send)
+			must(t, err)
 			readAll(t, c)
 			c.Close()
-			if got := l.log.await(t, 1); len(got) != 1 || got[0].Kind != audit.Refuse {
-				t.Errorf("%s, %s: records %+v", name, what, linesOf(got))
+			if r := wantRefusal(t, l, tt.reason); !strings.Contains(r.Error, tt.says) {
+				t.Errorf("%s, %s: the record says %q, want %q", name, what, r.Error, tt.says)
 			}
 		}
 		c, err := open(l, t.Context(), "ok.test:443")

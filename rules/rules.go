@@ -107,10 +107,13 @@ type Request struct {
 	Endpoint target.Endpoint // port 0 for Resolve
 	Type     uint16          // DNS RR type (RFC 1035 section 3.2.2)
 	Protocol Protocol
-	Secure   bool   // Fetch: inside TLS
-	Method   string // sandbox-controlled
-	Path     target.Path
-	Query    string // raw, sandbox-controlled
+	// Seen says in words what an Opaque protocol looked like. It is recorded when it
+	// is refused, and not judged; nothing that the sandbox sent is in it.
+	Seen   string
+	Secure bool   // Fetch: inside TLS
+	Method string // sandbox-controlled
+	Path   target.Path
+	Query  string // raw, sandbox-controlled
 	// Header are the fields of the request as they go upstream, by canonical
 	// name (an http.Header). Whoever asks does not change it afterwards.
 	Header map[string][]string

@@ -6,6 +6,8 @@
 // that it returns is the one that crypto/tls reads from the same bytes.
 package sniff
 
+import "bytes"
+
 // Kind is what was recognised. The zero Kind is no answer yet.
 type Kind uint8
 
@@ -115,6 +117,36 @@ func scheme(b []byte) Kind {
 		return Undecided
 	}
 	return HTTP1
+}
+
+// IsTLS reports whether b begins as a handshake of TLS does.
+func IsTLS(b []byte) bool { return len(b) > 0 && b[0] == recordHandshake }
+
+// IsText reports whether b begins with a line of text, as far as it came.
+func IsText(b []byte) bool {
+	line, _, _ := bytes.Cut(bytes.TrimLeft(b, "\r\n"), []byte("\n"))
+	return !bytes.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' && c != '\r' || c >= 0x7f })
+}
+
+// longestLine is how many octets of a first line Attempt looks at.
+const longestLine = 8 << 10
+
+// Attempt tells whether octets that are [Opaque] mean to be a request of HTTP/1:
+// the first line, after any empty ones, is text and names HTTP. It is Undecided
+// while more of the line is needed, and else HTTP1 or Opaque. Whoever reads such a
+// request will find out what is wrong with it, and can say so.
+func Attempt(b []byte) Kind {
+	line, _, whole := bytes.Cut(bytes.TrimLeft(b, "\r\n"), []byte("\n"))
+	switch {
+	case !IsText(b):
+		return Opaque
+	case bytes.Contains(line, []byte("HTTP/")):
+		return HTTP1
+	case whole, len(b) >= longestLine:
+		return Opaque
+	default:
+		return Undecided
+	}
 }
 
 func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }

@@ -65,6 +65,35 @@ func edit(b []byte, old, repl string) []byte {
 	return bytes.Replace(b, []byte(old), []byte(repl), 1)
 }
 
+// TestAttempt tells lines that mean to be HTTP from those of other protocols, also
+// while they come.
+func TestAttempt(t *testing.T) {
+	long := strings.Repeat("A", 5000)
+	tests := []struct {
+		in   string
+		want sniff.Kind
+	}{
+		{"\r\nGET / HTTP/1.1\r\n", sniff.HTTP1},
+		{"GE:T / HTTP/1.1\r\n", sniff.HTTP1},
+		{"GET  / HTTP/1.1\n", sniff.HTTP1},
+		{"GET\t/ HTTP/1.1\r\n", sniff.HTTP1},
+		{"CONNECT ok.test:443 HTTP/1.1\r\n", sniff.HTTP1},
+		{long + " / HTTP/1.1\r\n", sniff.HTTP1},
+		{"GE:T / HTT", sniff.Undecided},
+		{long, sniff.Undecided},
+		{long + long, sniff.Opaque},
+		{"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\nHTTP/1.1", sniff.Opaque},
+		{"EHLO mail.test\r\n", sniff.Opaque},
+		{"\x05\x01\x00 HTTP/1.1\r\n", sniff.Opaque},
+		{"GE\x00T / HTTP/1.1\r\n", sniff.Opaque},
+	}
+	for _, tt := range tests {
+		if got := sniff.Attempt([]byte(tt.in)); got != tt.want {
+			t.Errorf("Attempt(%.40q) = %v, want %v", tt.in, got, tt.want)
+		}
+	}
+}
+
 func TestBytes(t *testing.T) {
 	plain := hello(t, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2", "http/1.1"}})
 	big := hello(t, &tls.Config{ServerName: "ok.test", NextProtos: manyProtos(60)})

@@ -233,7 +233,7 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 	case req.Question != rules.Connect && req.Question != rules.Hello && req.Question != rules.Fetch:
 		return Pass{}, g.refuse(ctx, p, rules.BadRequest, errors.New("not a question for Admit"))
 	case p.decision.Verdict == rules.Deny:
-		return Pass{}, g.refuse(ctx, p, p.decision.Reason, nil)
+		return Pass{}, g.refuse(ctx, p, p.decision.Reason, seen(req))
 	case p.decision.Verdict == rules.Inspect && req.Question != rules.Fetch:
 		return Pass{p}, nil
 	}
@@ -255,6 +255,15 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 	}
 	p.recorded = true
 	return Pass{p}, nil
+}
+
+// seen is the cause of a refusal of a protocol that is not spoken here, nil for
+// any other.
+func seen(req rules.Request) error {
+	if req.Seen == "" {
+		return nil
+	}
+	return errors.New(req.Seen)
 }
 
 func (g *Gate) decide(ctx context.Context, req rules.Request) *pass {
