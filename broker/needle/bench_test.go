@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"html"
+	"math/rand/v2"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +28,8 @@ func BenchmarkKinds(b *testing.B) {
 		{"HTML", page},
 		{"JSON in JSON", string(quoted)},
 		{"HTML in HTML", html.EscapeString(page)},
+		{"random", random()},
+		{"all octets", allOctets()},
 		{"base64", strings.Repeat("Zm9vYmFyYmF6cXV4", 5) + "\r\n"},
 		{"dense %73", "%73"},
 		{"dense backslashes", `\\`},
@@ -62,6 +65,24 @@ func BenchmarkKinds(b *testing.B) {
 			b.ReportMetric(float64(octets)/1e6/(cpu(b)-before), "MB/cpu-s")
 		})
 	}
+}
+
+// random is as what is compressed.
+func random() string {
+	text, r := make([]byte, 1<<16), rand.New(rand.NewPCG(1, 2))
+	for i := range text {
+		text[i] = byte(r.Uint32())
+	}
+	return string(text)
+}
+
+// allOctets is what test/bench sends.
+func allOctets() string {
+	text := make([]byte, 1<<16)
+	for i := range text {
+		text[i] = byte(i*7 + i>>8)
+	}
+	return string(text)
 }
 
 // cpu returns the seconds of processor time that the process has taken.

@@ -52,6 +52,8 @@ type layers struct {
 	// pairs has a bit for each two octets that follow one another in a needle: no text
 	// can be made of pairs that only look like these.
 	pairs [1 << 10]uint64
+	// around tells apart, from one octet, most of what introduces no escape of a needle.
+	around *around
 }
 
 func (l *layers) has(a, b byte) bool { return l.pairs[uint(a)<<2|uint(b)>>6]>>(b&63)&1 != 0 }
@@ -93,6 +95,7 @@ func newLayers(needles []Needle) *layers {
 			*chain = uint16(len(l.places))
 		}
 	}
+	l.around = newAround(l)
 	return l
 }
 
@@ -103,16 +106,17 @@ func before[T Text](l *layers, text T, from int, final bool, h Hit, ok bool) (Hi
 	if l == nil {
 		return h, ok
 	}
-	for p := from; p < len(text) && (!ok || p <= h.At+l.longest); p++ {
-		if !introduces[text[p]] {
-			continue
-		}
+	end := len(text)
+	if ok {
+		end = min(end, h.At+l.longest+1)
+	}
+	for p := suspect(l, text, from, from, end); p < end; p = suspect(l, text, from, p+1, end) {
 		if passes(l, text, from, p) {
 			p = pastRun(l, text, p)
 			continue
 		}
 		if g, found := at(l, text, from, p, final); found && (!ok || g.better(h)) {
-			h, ok = g, true
+			h, ok, end = g, true, min(len(text), g.At+l.longest+1)
 		}
 	}
 	return h, ok
