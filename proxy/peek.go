@@ -17,12 +17,16 @@ func (st *stream) peek() (sniff.Result, error) {
 	}
 	const first = 2 << 10 // holds nearly every ClientHello
 	buf := make([]byte, 0, first)
+	st.silent.Store(st.run.cfg.Now().UnixNano())
+	defer st.silent.Store(0)
 	for {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
 		n, err := st.conn.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
+		if buf = buf[:len(buf)+n]; n > 0 {
+			st.silent.Store(0)
+		}
 		res := st.recognise(buf)
 		if err != nil && res.Kind == sniff.Undecided && len(buf) > 0 && errors.Is(err, io.EOF) {
 			res.Kind = sniff.Opaque // the client said something that is not the start of anything
