@@ -52,7 +52,7 @@ func newFixture(t testing.TB) *fixture {
 // add appends n records, seven minutes apart.
 func (f *fixture) add(t testing.TB, n int) {
 	t.Helper()
-	for range n {
+	for k := range n {
 		i := f.n
 		f.n++
 		r := audit.Record{
@@ -65,6 +65,12 @@ func (f *fixture) add(t testing.TB, n int) {
 			Data: json.RawMessage(`{"a":1}`),
 		}
 		if err := f.log.Append(t.Context(), &r); err != nil {
+			t.Fatal(err)
+		}
+		if k%8 != 0 && k != n-1 {
+			continue
+		}
+		if err := f.log.Sync(t.Context()); err != nil { // what is over waits for the next write
 			t.Fatal(err)
 		}
 	}

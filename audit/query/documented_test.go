@@ -37,16 +37,16 @@ func TestDocumentedFilters(t *testing.T) {
 // What there is not is an error that says what may have been meant.
 func TestMeantFilters(t *testing.T) {
 	for filter, want := range map[string]string{
-		"kinf=dns":                `there is no field "kinf"; did you mean "kind"?`,
-		"name=x":                  "what it would hold is in host",
-		"zzzzzz=x":                `there is no field "zzzzzz"`,
-		"reason=host_not_alowed":  `did you mean "host_not_allowed"?`,
-		"kind=refused":            `did you mean "refuse"?`,
-		"verdict=allow":           "it is one of deny tunnel inspect",
-		"kind=dns,refused":        `kind is never "refused"`,
-		"question=resolv":         `did you mean "resolve"?`,
-		"reason=host_not_allowed": "",
-		"reason~not_alowed":       "",
+		"kinf=dns":                 `there is no field "kinf"; did you mean "kind"?`,
+		"name=x":                   "what it would hold is in host",
+		"zzzzzz=x":                 `there is no field "zzzzzz"`,
+		"reason=host_not_allowwed": `did you mean "host_not_allowed"?`,
+		"kind=refused":             `did you mean "refuse"?`,
+		"verdict=allow":            "it is one of deny tunnel inspect",
+		"kind=dns,refused":         `kind is never "refused"`,
+		"question=resolv":          `did you mean "resolve"?`,
+		"reason=host_not_allowed":  "",
+		"reason~not_allowwed":      "",
 	} {
 		_, err := query.Parse(filter, time.Now())
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -53,6 +53,9 @@ func add(t testing.TB, l *audit.Log, recs ...audit.Record) {
 			t.Fatal(err)
 		}
 	}
+	if err := l.Sync(t.Context()); err != nil { // what is over waits for the next write
+		t.Fatal(err)
+	}
 }
 
 func sample() []audit.Record {

@@ -254,6 +254,7 @@ func (st *stage) force(id string) string {
 // records returns what the log has of a kind.
 func (st *stage) records(kind audit.Kind) (out []audit.Record) {
 	st.t.Helper()
+	st.must(st.gateway.records.Sync(st.t.Context())) // what is over waits for the next write
 	f, err := query.Parse("kind="+string(kind), time.Now())
 	st.must(err)
 	for r, err := range query.Records(st.inst.auditDir(), f) {
