@@ -3,7 +3,6 @@ package export_test
 import (
 	"bytes"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"flag"
 	"iter"
@@ -296,38 +295,5 @@ func TestParquetReadsBack(t *testing.T) {
 		if diff := cmp.Diff(want, rows[i]); diff != "" {
 			t.Errorf("record %d (-want +got):\n%s", r.Seq, diff)
 		}
-	}
-}
-
-// ecsFields are those of the Elastic Common Schema's reference that are used.
-var ecsFields = regexp.MustCompile(`^(@timestamp|ecs\.version|event\.(action|id|sequence|module|dataset|category|type|outcome|kind|reason|duration)` +
-	`|labels\.[a-z_]+|container\.id|rule\.(id|ruleset|reference)|(source|destination)\.(address|port|bytes|domain)` +
-	`|http\.request\.method|http\.response\.status_code|url\.(path|domain)|dns\.question\.(type|name)|dns\.(answers\.data|response_code)|network\.protocol` +
-	`|observer\.(product|ingress\.interface\.name)|error\.message|sallyport\.data\..*)$`)
-
-func TestECSUsesItsFieldsAlone(t *testing.T) {
-	var walk func(prefix string, v any)
-	walk = func(prefix string, v any) {
-		switch v := v.(type) {
-		case map[string]any:
-			for k, e := range v {
-				walk(strings.TrimPrefix(prefix+"."+k, "."), e)
-			}
-		case []any:
-			for _, e := range v {
-				walk(prefix, e)
-			}
-		default:
-			if !ecsFields.MatchString(prefix) {
-				t.Errorf("ECS has no field %s", prefix)
-			}
-		}
-	}
-	for line := range bytes.Lines(write(t, "ecs", records(t))) {
-		var doc any
-		if err := json.Unmarshal(line, &doc); err != nil {
-			t.Fatal(err)
-		}
-		walk("", doc)
 	}
 }

@@ -62,6 +62,9 @@ func (e ecs) record(r *audit.Record) error {
 	if r.Kind == audit.Refuse || r.Kind == audit.Admit || r.Kind == audit.Done || r.Kind == audit.DNS {
 		event["outcome"] = map[bool]string{true: "failure", false: "success"}[denied(r)]
 	}
+	if category(r) == "configuration" { // no event.type of that category says that it failed
+		event["outcome"] = map[bool]string{true: "failure", false: "success"}[r.Kind == audit.PolicyRefuse]
+	}
 	event["kind"] = "event"
 	event.text("reason", r.Reason)
 	event.number("duration", r.Micros*1000)
@@ -174,8 +177,6 @@ func types(r *audit.Record) []string {
 		return []string{"connection", "denied"}
 	case audit.PolicyLoad:
 		return []string{"change"}
-	case audit.PolicyRefuse:
-		return []string{"error"}
 	default:
 		return []string{"info"}
 	}
