@@ -25,6 +25,9 @@ type Set struct {
 	// head and next chain the needles whose window ends alike, the longest first: at
 	// one place it wins. An entry is an index plus one, 0 ends a chain.
 	head, next []uint16
+	// first and alike chain the needles by their first octet, as they came.
+	first [256]uint16
+	alike []uint16
 }
 
 const (
@@ -60,6 +63,11 @@ func NewSet(needles []Needle) *Set {
 	size := min(max(bits.Len(uint(8*s.window*len(s.needles))), minBits), maxBits)
 	s.shift = uint(32 - size)
 	s.less, s.head, s.next = make([]uint8, 1<<size), make([]uint16, 1<<headBits), make([]uint16, len(s.needles))
+	s.alike = make([]uint16, len(s.needles))
+	for i := len(s.needles) - 1; i >= 0; i-- {
+		c := s.needles[i].Text[0]
+		s.alike[i], s.first[c] = s.first[c], uint16(i+1)
+	}
 	for _, o := range order {
 		i := 1<<16 - 1 - int(o&(1<<16-1))
 		text, h := s.needles[i].Text[:s.window], uint32(0)
@@ -146,8 +154,8 @@ func (s *Set) plainPart(text []byte, from int) (h Hit, ok bool) {
 	}
 	// What is left is shorter than the window: it can only begin a needle.
 	for at := end - s.window; at < len(text); at++ {
-		for i := range s.needles {
-			if n := &s.needles[i]; n.Text[0] == text[at] && bytes.HasPrefix(n.Text, text[at:]) {
+		for i := s.first[text[at]]; i != 0; i = s.alike[i-1] {
+			if n := &s.needles[i-1]; bytes.HasPrefix(n.Text, text[at:]) {
 				return Hit{at, len(text) - at, n, false}, true
 			}
 		}
