@@ -118,7 +118,11 @@ func Bundle(w io.Writer, cfg BundleConfig) (BundleReport, error) {
 	out.Checkpoints = n
 	b.add(bundleHistory, history[:size])
 	b.addPolicies(cfg.Policies, digests, &out)
-	b.add(bundleReadme, readme(out, b.now))
+	text, err := readme(bundleFormat, out, b.now)
+	if err != nil {
+		return out, fmt.Errorf("bundling: %w", err)
+	}
+	b.add(bundleReadme, text)
 	if b.err == nil {
 		b.err = b.zip.Close()
 	}
@@ -201,40 +205,6 @@ func policyText(dir, digest string) ([]byte, bool) {
 	text, err := os.ReadFile(filepath.Join(dir, want+".yaml"))
 	sum := sha256.Sum256(text)
 	return text, err == nil && hex.EncodeToString(sum[:]) == want
-}
-
-func readme(r BundleReport, now time.Time) []byte {
-	return fmt.Appendf(nil, `Records of a Sallyport audit log, with their proofs.
-Made on %s.
-
-records.jsonl    %d records, one JSON object a line, as they stand in the log
-proofs/          a proof for each: its line, its path through the log's Merkle
-                 tree (C2SP tlog-proof), and a checkpoint that was signed
-runs/            %d runs: what was started, and how it ended, out of their
-                 run.start and run.end records, to be read
-policies/        %d policies that the records name, each by its SHA-256%s
-checkpoints      every checkpoint of the log at that time, %d
-log.pub          the public key that the checkpoints are signed with
-
-To check all of it, nothing else of the log is needed but the public key, from
-somebody who is trusted to know it (the one in here proves nothing by itself):
-
-    sallyport audit verify --key KEY --bundle THIS-FILE
-
-By hand: the SHA-256 of a zero octet and a record's line is a leaf of an
-RFC 6962 tree; the proof's hashes lead from it to the root that the checkpoint
-names; the checkpoint is a signed note (C2SP signed-note, Ed25519).
-
-What this shows: each record was in the log, at its place, when the checkpoint
-was signed, and is unchanged. What it does not: which other records there are.
-`, now.Format(time.RFC3339), r.Records, r.Runs, r.Policies, absent(r.Absent), r.Checkpoints)
-}
-
-func absent(digests []string) string {
-	if len(digests) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("\n                 not in here, since they were not found: %q", digests)
 }
 
 // maxMember bounds what a file of a bundle makes its reader keep.
@@ -386,10 +356,21 @@ func (b *opened) policies() error {
 	if there != b.Policies {
 		return fmt.Errorf("%s holds a policy that no record names", bundlePolicy)
 	}
-	if !bytes.Equal(b.files[bundleReadme], readme(b.BundleReport, b.made)) {
-		return fmt.Errorf("%s is not the one of these files: it was replaced, or a policy or checkpoint was removed", bundleReadme)
+	return b.readme()
+}
+
+// readme checks that the README is the one of its format and of these files.
+func (b *opened) readme() error {
+	got := b.files[bundleReadme]
+	format, err := formatOf(got)
+	if err != nil {
+		return err
 	}
-	return nil
+	want, err := readme(format, b.BundleReport, b.made)
+	if err == nil && !bytes.Equal(got, want) {
+		err = fmt.Errorf("%s is not the one of these files: it was replaced, or a policy or checkpoint was removed", bundleReadme)
+	}
+	return err
 }
 
 func member(f *zip.File) ([]byte, error) {
