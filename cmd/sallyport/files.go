@@ -59,6 +59,19 @@ func readFile(path string) ([]byte, error) {
 	return data, nil
 }
 
+// beingWritten reports whether some process has a file open for writing: no lease
+// to read it is given then (fcntl(2), F_SETLEASE). It is false where that cannot be
+// told, as on file systems without leases.
+func beingWritten(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // G703: a person's own path
+	if err != nil {
+		return false // whoever reads it is told
+	}
+	defer f.Close() // with it the lease ends
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	return errors.Is(err, unix.EAGAIN)
+}
+
 // policy is a policy that was read: its text is the effective policy, which its
 // digest is of.
 type policy struct {

@@ -46,6 +46,7 @@ type reloadedRun struct {
 	Policy  string `json:"policy"` // digest of what is in force now
 	Outcome string `json:"outcome"`
 	Error   string `json:"error,omitempty"`
+	Lint    string `json:"lint,omitempty"` // with what policy lint shows the error
 }
 
 // reloader brings what people write into force while runs go on: the policy files
@@ -181,10 +182,21 @@ func (r *reloader) reload(ctx context.Context, trigger string) reloadOut {
 	out.Runs = p.each(ctx, p.cells)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if trigger != "files" || changed || err != nil || p.news {
+	if trigger != "files" || changed || err != nil || p.news || r.mendedLocked(&out) {
 		r.last = &out
 	}
 	return out
+}
+
+// mendedLocked reports whether a pass found nothing refused that an earlier one
+// found: a file that was put back as it was is no other policy.
+func (r *reloader) mendedLocked(out *reloadOut) bool {
+	for _, run := range r.byCell {
+		if run.Outcome == refused {
+			return false
+		}
+	}
+	return r.last != nil && !r.last.ok() && out.ok()
 }
 
 func (r *reloader) renewCredentials(ctx context.Context) (changed bool, err error) {
@@ -329,7 +341,7 @@ func (p *pass) run(ctx context.Context, f *control.CellFile, anew bool) reloaded
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		out.Outcome, out.Error = refused, err.Error()
+		out.Outcome, out.Error, out.Lint = refused, err.Error(), p.lintArgs(f.Origin)
 		p.refuse(ctx, &out, got.digest, err)
 	}
 	return out
@@ -354,6 +366,19 @@ func (p *pass) refuse(ctx context.Context, run *reloadedRun, digest string, err 
 	if err := errors.Join(jsonErr, callGateway(ctx, p.s.inst, "/v1/record", rec, nil)); err != nil {
 		p.s.log.Error("recording that a policy file is refused", "cell", run.Cell, "cause", err)
 	}
+}
+
+// lintArgs are the arguments with which policy lint reads what a run's policy is
+// made of, as a reload does.
+func (p *pass) lintArgs(o *control.Origin) string {
+	var args []string
+	if floor := p.s.inst.floorFrom(); floor != "" {
+		args = append(args, "--floor", floor)
+	}
+	if o.Narrow != "" {
+		args = append(args, "--narrow", o.Narrow)
+	}
+	return strings.Join(append(args, o.File), " ")
 }
 
 // originKey tells policies apart that are read from different places.
@@ -381,16 +406,37 @@ func (p *pass) readOnce(ctx context.Context, o *control.Origin, key string, got 
 		got.digest = policyfile.Digest(text)
 	}
 	if got.err == nil {
+		p.mu.Lock()
+		before := append([]string{o.File}, p.seen[key]...)
+		p.mu.Unlock()
+		got.err = p.written(before)
+	}
+	if got.err == nil {
 		note := func(path string) { seen = append(seen, path) }
 		got.policy, got.err = p.load(policySource{
 			path: o.File, floor: p.s.inst.under(), from: p.s.inst.floorFrom(), narrow: o.Narrow, place: &place{o.Workspace, o.Owner},
 			seen: note, detect: keptDetector(o.Detected), stop: ctx.Err,
 		}, p.creds)
+		if err := p.written(seen); err != nil { // whatever was read may have been half of it
+			got.err = err
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.seen[key] = seen
 	p.watchLocked()
+}
+
+// written returns an error while somebody writes to one of some files: the part
+// that is there may be a policy, too, and a wider one. It is read when it is closed.
+func (r *reloader) written(files []string) error {
+	for _, file := range files {
+		if beingWritten(file) {
+			r.files.await(file)
+			return fmt.Errorf("%s is open for writing: it is read once it is closed; write beside it and rename", file)
+		}
+	}
+	return nil
 }
 
 // watchLocked follows the files that the runs' policies are made of, as far as

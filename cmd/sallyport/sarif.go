@@ -50,7 +50,7 @@ type (
 	}
 	sarifRegion struct {
 		StartLine   int        `json:"startLine"`
-		StartColumn int        `json:"startColumn"`
+		StartColumn int        `json:"startColumn,omitempty"`
 		Snippet     *sarifText `json:"snippet,omitempty"`
 	}
 )

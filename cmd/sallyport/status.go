@@ -131,7 +131,7 @@ func (r *statusReport) fault() error {
 	if len(r.Reload.Refused) > 0 {
 		run := r.Reload.Refused[0]
 		return hint(fmt.Errorf("cell %s: %s is refused, the policy before stays in force: %s", run.Cell, run.File, run.Error),
-			"sallyport policy lint %s", run.File)
+			"sallyport policy lint %s", run.Lint)
 	}
 	if r.Reload.Watch != "ok" {
 		return fmt.Errorf("changes of files are not seen: %s", r.Reload.Watch)

@@ -34,6 +34,8 @@ type watcher struct {
 	names  map[string]struct{} // paths that matter
 	whole  []string            // directories of which every .yaml matters
 	dirs   map[string]struct{} // that are watched
+	open   map[string]struct{} // files that somebody writes to
+	closed bool
 	faults error
 }
 
@@ -42,10 +44,38 @@ func newWatcher() (*watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching files: %w", err)
 	}
-	return &watcher{notify: n, changes: make(chan struct{}, 1), names: map[string]struct{}{}, dirs: map[string]struct{}{}}, nil
+	return &watcher{notify: n, changes: make(chan struct{}, 1), names: map[string]struct{}{}, dirs: map[string]struct{}{}, open: map[string]struct{}{}}, nil
 }
 
-func (w *watcher) close() error { return w.notify.Close() }
+func (w *watcher) close() error {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	return w.notify.Close()
+}
+
+// await tells changes once nobody has a file open for writing any more, of which
+// no event comes. It returns at once.
+func (w *watcher) await(file string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, waits := w.open[file]; waits || w.closed {
+		return
+	}
+	w.open[file] = struct{}{}
+	time.AfterFunc(quietTime, func() { w.lookAgain(file) })
+}
+
+func (w *watcher) lookAgain(file string) {
+	w.mu.Lock()
+	delete(w.open, file)
+	w.mu.Unlock()
+	if beingWritten(file) {
+		w.await(file)
+		return
+	}
+	tell(w.changes)
+}
 
 // follow watches files, whether they are there or not, and every credential file
 // of some directories, in place of what was watched before. What is new among
@@ -136,7 +166,6 @@ func (w *watcher) run(ctx context.Context, cells string, fresh chan<- struct{}) 
 			switch {
 			case !ok:
 				return errWatchEnded
-			case e.Op == fsnotify.Chmod: // of readers, too: no content changed
 			case filepath.Dir(e.Name) == cells:
 				tell(fresh)
 			case w.matters(e.Name):

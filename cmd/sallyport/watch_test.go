@@ -94,6 +94,12 @@ func TestWatchedFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	chmod := func(name string, mode os.FileMode) {
+		t.Helper()
+		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
 	link := func(target, name string) { // as an atomic writer does it
 		t.Helper()
 		tmp := filepath.Join(dir, "tmp")
@@ -131,6 +137,8 @@ func TestWatchedFiles(t *testing.T) {
 		told chan struct{}
 	}{
 		{"the file is written", func() { write("v1/p.yaml") }, changes},
+		{"its mode is changed", func() { chmod("v1/p.yaml", 0o600) }, changes},
+		{"that of its directory is", func() { chmod("v1", 0o700) }, changes},
 		{"the link is turned", func() { link("v2", "data") }, changes},
 		{"an include appears", func() { write("later.yaml") }, changes},
 		{"a credential appears", func() { write("creds/c.yaml") }, changes},

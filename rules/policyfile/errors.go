@@ -17,7 +17,7 @@ import (
 type Error struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`   // from 1; 0 if the error is about the file as a whole
-	Column int    `json:"column"` // from 1, in characters; 0 without a line
+	Column int    `json:"column"` // from 1, in characters; 0 without a line, or where it is not known
 	Text   string `json:"text"`
 	Source string `json:"source,omitempty"` // the line, made printable; of a long one the part round Column
 	caret  int    // column in Source
@@ -29,6 +29,9 @@ func (e Error) Error() string {
 		return e.File + ": " + e.Text
 	}
 	head := fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Text)
+	if e.Column == 0 {
+		head = fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Text)
+	}
 	if e.Source == "" {
 		return head
 	}
@@ -104,7 +107,8 @@ func (f *file) errorAt(line, col int, format string, args ...any) {
 }
 
 // errorOf is errorf about what an effective policy took from elsewhere: it is
-// told where it came from, if that is known.
+// told where it came from, if that is known. Of that only the line is, so what is
+// shown is how the effective policy has it.
 func (f *file) errorOf(n ast.Node, origin, format string, args ...any) {
 	rel, at, _ := strings.Cut(origin, ":")
 	line, err := strconv.Atoi(at)
@@ -112,7 +116,12 @@ func (f *file) errorOf(n ast.Node, origin, format string, args ...any) {
 		f.errorf(n, format, args...)
 		return
 	}
-	f.errs = append(f.errs, Error{File: path.Join(path.Dir(f.from), rel), Line: line, Column: 1, Text: fmt.Sprintf(format, args...)})
+	e := Error{File: path.Join(path.Dir(f.from), rel), Line: line, Text: fmt.Sprintf(format, args...)}
+	if own, col := place(n); own >= 1 && own <= len(f.lines) {
+		source, caret := cut(f.lines[own-1], col)
+		e.Source, e.caret = printable(source), caret
+	}
+	f.errs = append(f.errs, e)
 }
 
 // err returns what was collected, nil for nothing.

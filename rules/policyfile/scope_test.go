@@ -275,12 +275,14 @@ func TestErrorsNameTheFloorsOwnFile(t *testing.T) {
 	}
 	breaks := "apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: team}\nrules:\n  - {id: api, reason: x, allow: {host: db.corp.example}}\n"
 	for from, want := range map[string]string{
-		"/etc/org.yaml": "/etc/org.yaml:9:1: this does not hold: allow (allowed) by rule \"api\"",
+		"/etc/org.yaml": "/etc/org.yaml:9: this does not hold: allow (allowed) by rule \"api\"",
 		"":              "/run/floor.yaml:",
 	} {
 		staged := &policyfile.Input{Name: "/run/floor.yaml", Data: floor.Effective, From: from}
 		if _, err := policyfile.ReadPolicy(policyfile.Input{Name: "team.yaml", Data: []byte(breaks), Floor: staged}, nil); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("made of %q: %v", from, err)
+		} else if !strings.Contains(err.Error(), "\"*.corp.example\"") || !strings.HasSuffix(err.Error(), "^") {
+			t.Errorf("made of %q, the statement is not shown: %v", from, err)
 		}
 	}
 }
