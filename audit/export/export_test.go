@@ -8,7 +8,6 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -227,40 +226,6 @@ func TestCSVReadsBack(t *testing.T) {
 		}
 		if row["path"] != r.Path || row["host"] != r.Host || row["error"] != r.Error || row["data"] != string(r.Data) {
 			t.Errorf("record %d reads as %v", r.Seq, row)
-		}
-	}
-}
-
-// cefLine is how ArcSight's guide says that a line is to be read.
-var (
-	cefLine = regexp.MustCompile(`^CEF:0\|((?:[^|\\]|\\.)*)\|((?:[^|\\]|\\.)*)\|((?:[^|\\]|\\.)*)\|((?:[^|\\]|\\.)*)\|((?:[^|\\]|\\.)*)\|(\d+)\|(.*)$`)
-	cefPair = regexp.MustCompile(`(?:^| )([A-Za-z0-9]+)=((?:[^=\\]|\\.)*?)(?:$| [A-Za-z0-9]+=)`)
-)
-
-func TestCEFReadsBack(t *testing.T) {
-	recs := records(t)
-	lines := strings.Split(strings.TrimSuffix(string(write(t, "cef", recs)), "\n"), "\n")
-	if len(lines) != len(recs) {
-		t.Fatalf("%d lines for %d records", len(lines), len(recs))
-	}
-	unquote := strings.NewReplacer(`\\`, `\`, `\=`, `=`, `\n`, "\n", `\r`, "\r")
-	for i, line := range lines {
-		m := cefLine.FindStringSubmatch(line)
-		if m == nil {
-			t.Fatalf("no CEF: %s", line)
-		}
-		got := map[string]string{}
-		for rest := m[7]; rest != ""; {
-			at := cefPair.FindStringSubmatchIndex(rest)
-			if at == nil || at[0] != 0 {
-				t.Fatalf("no pairs: %s", rest)
-			}
-			got[rest[at[2]:at[3]]] = unquote.Replace(rest[at[4]:at[5]])
-			rest = strings.TrimPrefix(rest[at[5]:], " ")
-		}
-		r := recs[i]
-		if got["request"] != r.Path || got["dhost"] != r.Host || got["msg"] != r.Error || got["externalId"] != r.ID || got["cs1"] != r.Run {
-			t.Errorf("record %d reads as %v", r.Seq, got)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -212,20 +213,19 @@ func (f cef) record(r *audit.Record) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "CEF:0|Sallyport|Sallyport|%s|%s|%s|%d|", cefHead.Replace(f.cfg.Version), cefHead.Replace(string(r.Kind)),
 		cefHead.Replace(name), severity)
-	client, _, _ := net.SplitHostPort(r.Client)
-	dialled, _, _ := net.SplitHostPort(r.Addr)
-	act := ""
+	client4, client6 := byFamily(r.Client)
+	dialled4, dialled6 := byFamily(r.Addr)
+	act, between := "", ""
 	if isRequest(r) {
 		act = map[bool]string{true: "blocked", false: "allowed"}[denied(r)]
 	}
-	between := ""
 	for _, p := range []struct{ key, value string }{
 		{"rt", strconv.FormatInt(r.Time.UnixMilli(), 10)},
 		{"externalId", r.ID},
 		{"act", act},
 		{"reason", r.Reason},
-		{"src", client},
-		{"dst", dialled},
+		{"src", client4},
+		{"dst", dialled4},
 		{"dhost", r.Host},
 		{"dpt", digits(int64(r.Port))},
 		{"app", r.Proto},
@@ -247,6 +247,10 @@ func (f cef) record(r *audit.Record) error {
 		{"cs5", r.Ref},
 		{"cs6Label", label(r.Cell, "cell")},
 		{"cs6", r.Cell},
+		{"c6a2Label", label(client6, "Source IPv6 Address")},
+		{"c6a2", client6},
+		{"c6a3Label", label(dialled6, "Destination IPv6 Address")},
+		{"c6a3", dialled6},
 	} {
 		if p.value != "" {
 			fmt.Fprintf(&b, "%s%s=%s", between, p.key, cefValue.Replace(p.value))
@@ -255,6 +259,20 @@ func (f cef) record(r *audit.Record) error {
 	}
 	_, err := fmt.Fprintln(f.w, b.String())
 	return err
+}
+
+// byFamily returns the address of "address:port" as one of IPv4 or of IPv6, which
+// have keys of their own in CEF.
+func byFamily(addr string) (v4, v6 string) {
+	a, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return "", ""
+	}
+	ip := a.Addr().Unmap().WithZone("")
+	if ip.Is4() {
+		return ip.String(), ""
+	}
+	return "", ip.String()
 }
 
 func label(value, name string) string {
