@@ -64,6 +64,14 @@ func (r runner) Run() int {
 	return code
 }
 
+// forget removes what a run of these tests that was ended left of an instance:
+// its log would be told from the one that its key last signed.
+func forget(inst string) error {
+	state := filepath.Join("/var/lib", inst)
+	_ = syscall.Unmount(filepath.Join(state, "audit"), 0) // as a rule nothing is mounted there
+	return errors.Join(os.RemoveAll(state), os.RemoveAll(filepath.Join("/run", inst)))
+}
+
 func (r runner) run() (code int, err error) {
 	w.dir, err = os.MkdirTemp("", "sallyport-e2e-")
 	if err != nil {
@@ -91,6 +99,9 @@ func (r runner) run() (code int, err error) {
 	}
 	defer w.lab.Close()
 	if err := writeFiles(); err != nil {
+		return 0, err
+	}
+	if err := forget(other); err != nil {
 		return 0, err
 	}
 	if w.up, err = startUpWith(instance, filepath.Join(w.dir, "measured.yaml"), "--capture-recipient", w.reader.Recipient().String()); err != nil {
