@@ -63,7 +63,7 @@ func readFile(path string) ([]byte, error) {
 // to read it is given then (fcntl(2), F_SETLEASE). It is false where that cannot be
 // told, as on file systems without leases.
 func beingWritten(path string) bool {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // G703: a person's own path
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false // whoever reads it is told
 	}
