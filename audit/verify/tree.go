@@ -12,6 +12,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"sallyport/audit/checkpoint"
+	"sallyport/audit/segment"
 )
 
 // edge is a Merkle tree (RFC 6962) that only grows: the roots of its complete
@@ -179,8 +180,9 @@ func (s *stored) compare(n int64, file string, line int64, hashes []tlog.Hash) e
 	return nil
 }
 
-// verdict is about the file itself, after the records were found good.
-func (s *stored) verdict(records, signed int64) error {
+// verdict is about the file itself, after the records up to e were found good.
+func (c *checker) verdict(e edge, signed int64) error {
+	s := c.stored
 	const advice = "; the records are good, and it is made anew if you delete it before the log is opened"
 	if s.old != nil {
 		s.old.Text += advice
@@ -192,10 +194,40 @@ func (s *stored) verdict(records, signed int64) error {
 	if s.ends >= 0 && s.ends < signed { // it is written before a checkpoint is
 		return &Problem{BadTree, "tree", 0, s.ends, signed - 1, "it is cut" + advice}
 	}
-	if s.size > tlog.StoredHashCount(records)*tlog.HashSize {
-		return &Problem{BadTree, "tree", 0, -1, -1, "it is longer than the records" + advice}
+	if s.size <= tlog.StoredHashCount(e.n)*tlog.HashSize {
+		return nil
 	}
-	return nil
+	had, whole, err := s.reach(e.clone())
+	switch {
+	case err != nil:
+		return err
+	case !whole:
+		return &Problem{
+			BadTree, "tree", 0, -1, -1,
+			"it goes on after the records, with what are no hashes of records: keep a copy before it is made anew",
+		}
+	}
+	return &Problem{
+		Cut, segment.Name(c.lastStart()), 0, e.n, had - 1,
+		fmt.Sprintf("the hash file is of %d records, and %d are left; keep it: it tells which were there", had, e.n),
+	}
+}
+
+// reach goes on from e with the hashes that follow, and returns of how many
+// records they are. It reports false if what follows is not that to the end.
+func (s *stored) reach(e edge) (int64, bool, error) {
+	for {
+		had := e.n
+		var h tlog.Hash
+		if _, err := io.ReadFull(s.in, h[:]); err != nil {
+			return had, errors.Is(err, io.EOF), readError(err)
+		}
+		for _, want := range e.add(h)[1:] {
+			if _, err := io.ReadFull(s.in, h[:]); err != nil || h != want {
+				return had, false, readError(err)
+			}
+		}
+	}
 }
 
 // ReadHashes implements [tlog.HashReader].

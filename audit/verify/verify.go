@@ -304,10 +304,11 @@ func (c *checker) missing(first int64) error {
 func (c *checker) finish() error {
 	n := c.edge.n
 	if c.next != nil {
+		was := c.newestSigned()
 		return c.earlier(&Problem{
-			Cut, segment.Name(c.lastStart()), 0, n, c.next.Tree.N - 1,
+			Cut, segment.Name(c.lastStart()), 0, n, was.Tree.N - 1,
 			fmt.Sprintf("%d records were signed at %s, and %d are left",
-				c.next.Tree.N, c.next.Time.Format(time.RFC3339), n),
+				was.Tree.N, was.Time.Format(time.RFC3339), n),
 		})
 	}
 	if len(c.anchors) > 0 {
@@ -335,7 +336,18 @@ func (c *checker) finish() error {
 		c.Absent = append(c.Absent, "tree")
 		return nil
 	}
-	return c.stored.verdict(n, c.signed.n)
+	return c.verdict(c.edge, c.signed.n)
+}
+
+// newestSigned reads the checkpoints that are left and returns the last of them,
+// or the last before one that is not good.
+func (c *checker) newestSigned() checkpoint.Checkpoint {
+	first, newest := c.next, *c.next
+	for c.advance() == nil && c.next != nil && c.next.Tree.N > newest.Tree.N {
+		newest = *c.next
+	}
+	c.next = first
+	return newest
 }
 
 // coverage checks that what no checkpoint covers is what a log may end with,

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/mod/sumdb/tlog"
+
 	"sallyport/audit"
 	"sallyport/audit/segment"
 	"sallyport/audit/verify"
@@ -314,6 +316,62 @@ func TestVerifyNamesTheFirstBadRecord(t *testing.T) {
 			}
 			if p.Fault != tt.fault || p.File != tt.file || p.Seq != tt.seq && tt.seq != -2 {
 				t.Errorf("Verify = %v (seq %d), want %s at %s record %d", p, p.Seq, tt.fault, tt.file, tt.seq)
+			}
+		})
+	}
+}
+
+// Whoever cuts records and their checkpoints leaves the hash file, which tells
+// how many there were: nobody is told to delete it.
+func TestCutRecordsAreToldByWhatIsLeft(t *testing.T) {
+	f := newFixture(t, 20)
+	const kept, left = 2, 7 // checkpoints, and the records under them
+	cutRecords := func(files map[string][]byte) {
+		n := 0
+		for _, name := range f.starts {
+			l := lines(files[name])
+			l = l[:len(l)-1] // what follows the last newline
+			if keep := max(0, min(len(l), left-n)); keep == 0 {
+				delete(files, name)
+			} else {
+				files[name] = join(l[:keep])
+			}
+			n += len(l)
+		}
+	}
+	cutAll := func(files map[string][]byte) {
+		cutRecords(files)
+		files["checkpoints"] = join(lines(files["checkpoints"])[:7*kept])
+	}
+	tests := map[string]struct {
+		edit  func(map[string][]byte)
+		fault verify.Fault // empty: it is good
+		last  int64
+		text  string
+	}{
+		"records":                 {cutRecords, verify.Cut, 21, "22 records were signed at 2027-01-15T08:00:00Z, and 7 are left"},
+		"records and checkpoints": {cutAll, verify.Cut, 21, "the hash file is of 22 records, and 7 are left"},
+		"all": {func(files map[string][]byte) {
+			cutAll(files)
+			files["tree"] = files["tree"][:tlog.StoredHashCount(left)*tlog.HashSize]
+		}, "", 0, ""},
+		"junk": {func(files map[string][]byte) {
+			files["tree"] = append(files["tree"], bytes.Repeat([]byte{1}, 3*tlog.HashSize)...)
+		}, verify.BadTree, -1, "no hashes of records"},
+		"nothing": {func(map[string][]byte) {}, "", 0, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := verify.Verify(f.with(t, tt.edit), f.key, verify.Options{})
+			var p *verify.Problem
+			switch {
+			case tt.fault == "" && err == nil:
+			case tt.fault == "" || !errors.As(err, &p):
+				t.Errorf("Verify = %v, want fault %q", err, tt.fault)
+			case p.Fault != tt.fault || p.Last != tt.last || !strings.Contains(p.Text, tt.text) || strings.Contains(p.Text, "are good"):
+				t.Errorf("Verify = %v, last %d, want %s to %d: %s", p, p.Last, tt.fault, tt.last, tt.text)
+			case p.Fault == verify.Cut && p.Seq != left:
+				t.Errorf("Verify = %v, first missing %d, want %d", p, p.Seq, left)
 			}
 		})
 	}
