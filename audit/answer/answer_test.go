@@ -38,7 +38,7 @@ func opened(t *testing.T, recs ...audit.Record) *index.Index {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	x, err := index.Open(t.Context(), filepath.Join(base, "audit"), filepath.Join(base, "index.db"))
+	x, err := index.Open(t.Context(), index.Config{Dir: filepath.Join(base, "audit"), Path: filepath.Join(base, "index.db")})
 	if err != nil {
 		t.Fatal(err)
 	}

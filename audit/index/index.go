@@ -27,9 +27,25 @@ import (
 // Index is an open index. It is safe for use by many goroutines but for Update
 // and Close.
 type Index struct {
-	dir  string // of the log
-	path string
-	db   *sql.DB
+	dir     string // of the log
+	path    string
+	waiting func()
+	db      *sql.DB
+}
+
+// Config says which index of which log.
+type Config struct {
+	Dir  string // of the log
+	Path string // of the index
+	// Own tells that nothing else is kept at Path: whatever is there and is no
+	// index is one that was damaged. Default: it is refused.
+	Own bool
+	// Waiting is called when another process has been making or updating the
+	// index for a second. Default: nothing is told.
+	Waiting func()
+	// Damaged is called before a damaged index is made anew by Open. Default:
+	// nothing is told.
+	Damaged func()
 }
 
 const (
@@ -41,31 +57,60 @@ const (
 // ErrForeign is wrapped by Open's error when the file is no index.
 var ErrForeign = errors.New("the file is not an index of a log")
 
-// Open opens the index at path of the log in dir, making it if it is new or of
-// no use any more. It holds what the last Update brought.
-func Open(ctx context.Context, dir, path string) (*Index, error) {
-	dir, err := filepath.Abs(dir)
+// Open opens an index, making it if it is new or of no use any more. It holds
+// what the last Update brought. It waits for others who make or update it.
+func Open(ctx context.Context, cfg Config) (*Index, error) {
+	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("opening the index: %w", err)
 	}
-	x := &Index{dir: dir, path: path}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	x := &Index{dir: dir, path: cfg.Path, waiting: cfg.Waiting}
+	if err := os.MkdirAll(filepath.Dir(x.path), 0o700); err != nil {
 		return nil, fmt.Errorf("opening the index: %w", err)
 	}
-	if err := ours(path); err != nil {
+	if err := ours(x.path); err != nil && (!cfg.Own || !errors.Is(err, ErrForeign)) {
 		return nil, err
 	}
-	ok := false
-	if err = x.open(ctx); err == nil {
-		ok, err = x.fits(ctx)
-	}
-	if err == nil && !ok || damaged(err) {
-		err = x.anew(ctx)
-	}
+	unlock, err := x.lock(ctx)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the index %s: %w", path, err), x.Close())
+		return nil, err
+	}
+	defer unlock()
+	if err = x.openOrMake(ctx, cfg.Damaged); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the index %s: %w", x.path, err), x.Close())
 	}
 	return x, nil
+}
+
+func (x *Index) openOrMake(ctx context.Context, tell func()) error {
+	ok, err := false, ours(x.path) // again: who had the lock may have mended it
+	if err == nil {
+		err = x.open(ctx)
+	}
+	if err == nil {
+		ok, err = x.fits(ctx)
+	}
+	bad := damaged(err) || errors.Is(err, ErrForeign)
+	if err == nil && ok || err != nil && !bad {
+		return err
+	}
+	if bad && tell != nil {
+		tell()
+	}
+	return x.anew(ctx)
+}
+
+// Anew throws away what the index holds; the next Update reads the whole log.
+func (x *Index) Anew(ctx context.Context) error {
+	unlock, err := x.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := x.anew(ctx); err != nil {
+		return fmt.Errorf("making the index anew: %w", err)
+	}
+	return nil
 }
 
 // ours makes an empty file that only its owner reads, or checks that what is
@@ -101,10 +146,13 @@ func dsn(path, mode string, pragmas ...string) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
 }
 
-// Damaged reports whether an answer out of an index failed because its file is
-// no whole database any more. Damage that is not where Open and Update look is
-// seen only then.
-func Damaged(err error) bool { return damaged(err) }
+// Damaged reports whether an answer out of an index, or an Update, failed because
+// its file is no whole database any more, or was taken away. Damage that is not
+// where Open looks is seen only then: see [Index.Anew].
+func Damaged(err error) bool {
+	bad, ok := errors.AsType[*sqlite.Error](err)
+	return ok && (damaged(err) || bad.Code() == codeMoved || bad.Code() == codeShort || bad.Code() == codeNoFile)
+}
 
 // damaged reports whether an error says that the file is no whole database.
 func damaged(err error) bool {
@@ -112,10 +160,13 @@ func damaged(err error) bool {
 	return ok && (bad.Code()&0xff == codeCorrupt || bad.Code()&0xff == codeNotADB)
 }
 
-// SQLite's SQLITE_CORRUPT and SQLITE_NOTADB.
+// SQLite's result codes.
 const (
 	codeCorrupt = 11
 	codeNotADB  = 26
+	codeShort   = 522  // SQLITE_IOERR_SHORT_READ
+	codeMoved   = 1032 // SQLITE_READONLY_DBMOVED
+	codeNoFile  = 5898 // SQLITE_IOERR_DELETE_NOENT
 )
 
 // fits reports whether the file is of this log and version.
@@ -133,7 +184,7 @@ func (x *Index) fits(ctx context.Context) (bool, error) {
 
 // anew throws the index away and begins an empty one.
 func (x *Index) anew(ctx context.Context) error {
-	if err := x.db.Close(); err != nil {
+	if err := x.Close(); err != nil {
 		return err
 	}
 	for _, suffix := range []string{"", "-journal", "-wal", "-shm"} {

@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
 
 	"sallyport/audit"
 	"sallyport/audit/index"
@@ -78,7 +80,7 @@ func (f *fixture) add(t testing.TB, n int) {
 
 func (f *fixture) open(t testing.TB) (*index.Index, index.Result) {
 	t.Helper()
-	x, err := index.Open(t.Context(), f.dir, f.path)
+	x, err := index.Open(t.Context(), index.Config{Dir: f.dir, Path: f.path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,6 +270,132 @@ func TestDamagedIndexIsMadeAnew(t *testing.T) {
 	f.same(t, x)
 }
 
+// Where nothing but an index is kept, what is no index is a damaged one.
+func TestOwnFileIsMadeAnew(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 40)
+	x, _ := f.open(t)
+	if err := x.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		data[i] ^= 0x5a
+	}
+	if err := os.WriteFile(f.path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	told := 0
+	cfg := index.Config{Dir: f.dir, Path: f.path, Own: true, Damaged: func() { told++ }}
+	for want := int64(41); want >= 0; want -= 41 { // made anew once, and good from then on
+		x, err := index.Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err := x.Update(t.Context(), nil); err != nil || res.Added != want || told != 1 {
+			t.Errorf("Update = %+v, %v, told %d times; want %d records, told once", res, err, told, want)
+		}
+		f.same(t, x)
+		if err := x.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// An index that is taken away, or damaged in the middle, while it is open is
+// known to be of no use, and is made anew.
+func TestIndexIsMadeAnewWhileItIsOpen(t *testing.T) {
+	for name, harm := range map[string]func(path string) error{
+		"taken away": os.Remove,
+		"damaged": func(path string) error {
+			data, err := os.ReadFile(path)
+			for i := 4096; err == nil && i < len(data); i++ {
+				data[i] ^= 0x5a
+			}
+			return errors.Join(err, os.WriteFile(path, data, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.add(t, 40)
+			x, _ := f.open(t)
+			if err := harm(f.path); err != nil {
+				t.Fatal(err)
+			}
+			f.add(t, 1)
+			if _, err := x.Update(t.Context(), nil); err != nil {
+				if !index.Damaged(err) {
+					t.Fatalf("Update = %v, want it known as damage", err)
+				}
+				if err := x.Anew(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if res, err := x.Update(t.Context(), nil); err != nil || res.Added != 42 {
+					t.Errorf("Update = %+v, %v, want all 42 records", res, err)
+				}
+			}
+			f.same(t, x)
+		})
+	}
+}
+
+// Two who ask for the first time make one index, one after the other.
+func TestFirstQuestionsAtTheSameTime(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 300)
+	var all errgroup.Group
+	for range 8 {
+		all.Go(func() error {
+			x, err := index.Open(t.Context(), index.Config{Dir: f.dir, Path: f.path})
+			if err != nil {
+				return err
+			}
+			_, err = x.Update(t.Context(), nil)
+			return errors.Join(err, x.Close())
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	x, res := f.open(t)
+	if res.Added != 0 || res.Anew {
+		t.Errorf("Update after all = %+v", res)
+	}
+	f.whole(t, x)
+}
+
+// Who has to wait is told of it, and ends when the question is given up.
+func TestWaitingIsTold(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 5)
+	x, _ := f.open(t)
+	held, err := os.OpenFile(f.path+".lock", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	cfg := index.Config{Dir: f.dir, Path: f.path, Waiting: stop}
+	if _, err := index.Open(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Errorf("Open = %v, want it given up after it told", err)
+	}
+	cfg.Waiting = func() { _ = held.Close() }
+	y, err := index.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.same(t, x)
+	f.same(t, y)
+	if err := y.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestIndexOfAnotherLogIsMadeAnew(t *testing.T) {
 	f, g := newFixture(t), newFixture(t)
 	f.add(t, 5)
@@ -285,7 +413,7 @@ func TestForeignFileIsLeftAlone(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := index.Open(t.Context(), f.dir, path); !errors.Is(err, index.ErrForeign) {
+		if _, err := index.Open(t.Context(), index.Config{Dir: f.dir, Path: path}); !errors.Is(err, index.ErrForeign) {
 			t.Errorf("Open = %v, want ErrForeign", err)
 		}
 		if have, err := os.ReadFile(path); err != nil || string(have) != text {
@@ -386,7 +514,7 @@ func TestSQLChangesNothingAndReadsNothingElse(t *testing.T) {
 func TestStoppedUpdateGoesOn(t *testing.T) {
 	f := newFixture(t)
 	f.add(t, 40)
-	x, err := index.Open(t.Context(), f.dir, f.path)
+	x, err := index.Open(t.Context(), index.Config{Dir: f.dir, Path: f.path})
 	if err != nil {
 		t.Fatal(err)
 	}

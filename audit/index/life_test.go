@@ -155,7 +155,7 @@ func TestUpdatesAtTheSameTimeCountOnce(t *testing.T) {
 	f.add(t, 300)
 	var both errgroup.Group
 	for range 2 {
-		x, err := index.Open(t.Context(), f.dir, f.path)
+		x, err := index.Open(t.Context(), index.Config{Dir: f.dir, Path: f.path})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +203,7 @@ func TestKilledUpdateGoesOn(t *testing.T) {
 // fill updates an index and kills its own process in the middle of a transaction.
 func fill(t *testing.T, dir, path string) {
 	t.Helper()
-	x, err := index.Open(t.Context(), dir, path)
+	x, err := index.Open(t.Context(), index.Config{Dir: dir, Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}

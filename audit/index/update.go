@@ -36,6 +36,11 @@ func (x *Index) Update(ctx context.Context, progress func(Progress)) (Result, er
 	if progress == nil {
 		progress = func(Progress) {}
 	}
+	unlock, err := x.lock(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	defer unlock()
 	for {
 		out, err := x.update(ctx, progress)
 		if !errors.Is(err, errOvertaken) {

@@ -22,20 +22,21 @@ import (
 )
 
 // indexPath returns where the index of a log is kept: in the cache of whoever
-// asks, since the log's own directory is not to be written to.
-func indexPath(c *cobra.Command, dir string) (string, error) {
+// asks, since the log's own directory is not to be written to; own tells that
+// nobody else keeps anything there.
+func indexPath(c *cobra.Command, dir string) (path string, own bool, err error) {
 	if path, _ := c.Flags().GetString("index"); path != "" {
-		return path, nil
+		return path, false, nil
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", usage(hint(fmt.Errorf("nowhere to keep an index: %w", err), "%s --index FILE", c.CommandPath()))
+		return "", false, usage(hint(fmt.Errorf("nowhere to keep an index: %w", err), "%s --index FILE", c.CommandPath()))
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
-		return "", err
+		return "", false, err
 	}
 	sum := sha256.Sum256([]byte(dir))
-	return filepath.Join(cache, "sallyport", "audit-"+hex.EncodeToString(sum[:8])+".db"), nil
+	return filepath.Join(cache, "sallyport", "audit-"+hex.EncodeToString(sum[:8])+".db"), true, nil
 }
 
 // withIndex calls use with an index that is up to date.
@@ -49,11 +50,15 @@ func withIndex(c *cobra.Command, use func(*index.Index) error) error {
 }
 
 func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res index.Result, err error) {
-	path, err := indexPath(c, dir)
-	if err != nil {
+	cfg := index.Config{Dir: dir, Waiting: func() {
+		fmt.Fprintln(c.ErrOrStderr(), "sallyport: waiting for another command that is making or updating the index")
+	}, Damaged: func() {
+		fmt.Fprintln(c.ErrOrStderr(), "sallyport: the index is damaged: it is made anew out of the log")
+	}}
+	if cfg.Path, cfg.Own, err = indexPath(c, dir); err != nil {
 		return res, err
 	}
-	x, err := index.Open(c.Context(), dir, path)
+	x, err := index.Open(c.Context(), cfg)
 	if err != nil {
 		if errors.Is(err, index.ErrForeign) {
 			err = usage(hint(err, "%s --index ANOTHER-FILE", c.CommandPath()))
@@ -61,8 +66,41 @@ func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res in
 		return res, err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
+	out := &tally{w: c.OutOrStdout()}
+	c.SetOut(out)
+	res, err = answered(c, x, use)
+	if !index.Damaged(err) {
+		return res, explainNone(err)
+	}
+	if out.n > 0 { // a second answer would follow what is printed
+		return res, hint(fmt.Errorf("the index is damaged: %w", err), "rm %s, and ask again: it is made anew out of the log", cfg.Path)
+	}
+	cfg.Damaged()
+	if err := x.Anew(c.Context()); err != nil {
+		return res, err
+	}
+	res, err = answered(c, x, use)
+	res.Anew = true
+	return res, explainNone(err)
+}
+
+// tally counts the octets that are written.
+type tally struct {
+	w io.Writer
+	n int64
+}
+
+// Write implements [io.Writer].
+func (o *tally) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	o.n += int64(n)
+	return n, err
+}
+
+// answered brings an index up to date and uses it.
+func answered(c *cobra.Command, x *index.Index, use func(*index.Index) error) (index.Result, error) {
 	m := newMeter(c.ErrOrStderr())
-	res, err = x.Update(c.Context(), m.show)
+	res, err := x.Update(c.Context(), m.show)
 	m.end()
 	if err != nil {
 		if errors.Is(err, context.Canceled) {
@@ -73,10 +111,7 @@ func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res in
 	if res.Bad > 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d lines of the log are no records: sallyport audit verify\n", res.Bad)
 	}
-	if err = use(x); index.Damaged(err) {
-		return res, hint(fmt.Errorf("the index is damaged: %w", err), "rm %s, and ask again: it is made anew out of the log", path)
-	}
-	return res, explainNone(err)
+	return res, use(x)
 }
 
 // explainNone makes a usage error of a question about what is not there.
