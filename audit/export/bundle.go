@@ -221,7 +221,14 @@ func CheckBundle(path, key string) (BundleReport, error) {
 	}
 	defer z.Close() //nolint:errcheck // it was only read
 	b := &opened{key: key, files: map[string][]byte{}, named: map[string]bool{}, runs: manifests{}}
-	for _, f := range z.File { // proofs stand in the order of their records
+	// Who unzips a bundle and zips it again keeps neither the order of its files
+	// nor their times, and may add directories. By name, proofs stand in the
+	// order of their records.
+	slices.SortStableFunc(z.File, func(f, g *zip.File) int { return strings.Compare(f.Name, g.Name) })
+	for _, f := range z.File {
+		if f.UncompressedSize64 == 0 && (f.Name == bundleProofs || f.Name == bundlePolicy || f.Name == bundleRun) {
+			continue
+		}
 		if _, twice := b.files[f.Name]; twice {
 			return b.BundleReport, fmt.Errorf("%q is there twice", f.Name)
 		}
@@ -232,9 +239,6 @@ func CheckBundle(path, key string) (BundleReport, error) {
 		}
 		if err != nil {
 			return b.BundleReport, err
-		}
-		if f.Name == bundleReadme {
-			b.made = f.Modified.UTC()
 		}
 	}
 	return b.BundleReport, b.whole()
@@ -249,7 +253,6 @@ type opened struct {
 	signed [][]byte        // the checkpoints of the proofs
 	runs   manifests       // of the records
 	named  map[string]bool // policies that records name
-	made   time.Time
 }
 
 // take checks one file by itself.
@@ -362,11 +365,11 @@ func (b *opened) policies() error {
 // readme checks that the README is the one of its format and of these files.
 func (b *opened) readme() error {
 	got := b.files[bundleReadme]
-	format, err := formatOf(got)
+	format, made, err := formatOf(got)
 	if err != nil {
 		return err
 	}
-	want, err := readme(format, b.BundleReport, b.made)
+	want, err := readme(format, b.BundleReport, made)
 	if err == nil && !bytes.Equal(got, want) {
 		err = fmt.Errorf("%s is not the one of these files: it was replaced, or a policy or checkpoint was removed", bundleReadme)
 	}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -161,6 +162,54 @@ func TestCheckBundleRefuses(t *testing.T) {
 		if _, err := export.CheckBundle(rezip(t, path, same, extra), key); err == nil || !strings.Contains(err.Error(), extra) {
 			t.Errorf("%s is in it: CheckBundle = %v", extra, err)
 		}
+	}
+}
+
+// TestBundleZippedAgain: a bundle that was unzipped and zipped again is the same
+// bundle, in any order of its files, with any times, and with directories.
+func TestBundleZippedAgain(t *testing.T) {
+	path, key := bundled(t)
+	z, err := zip.OpenReader(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	again := func(readme string) error {
+		var b bytes.Buffer
+		w := zip.NewWriter(&b)
+		for _, dir := range []string{"runs/", "proofs/", "policies/"} {
+			if _, err := w.Create(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, f := range slices.Backward(z.File) {
+			data, err := fs.ReadFile(z, f.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Name == "README.txt" {
+				data = bytes.Replace(data, []byte("made on 2"), []byte(readme), 1)
+			}
+			out, err := w.CreateHeader(&zip.FileHeader{Name: f.Name, Modified: f.Modified.Add(-time.Hour)})
+			if err == nil {
+				_, err = out.Write(data)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		path := filepath.Join(t.TempDir(), "again.zip")
+		if err := errors.Join(w.Close(), os.WriteFile(path, b.Bytes(), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := export.CheckBundle(path, key)
+		return err
+	}
+	if err := again("made on 2"); err != nil {
+		t.Errorf("CheckBundle = %v", err)
+	}
+	if err := again("made on day 2"); err == nil || !strings.Contains(err.Error(), "does not tell when") {
+		t.Errorf("with another day: CheckBundle = %v", err)
 	}
 }
 

@@ -19,25 +19,29 @@ const bundleFormat = 2
 var readmes embed.FS
 
 // formatLine is the second line of a README from format 2 on.
-var formatLine = regexp.MustCompile(`^[^\n]*\n(?:Bundle format ([0-9]{1,6}), made|Made) on `)
+var formatLine = regexp.MustCompile(`^[^\n]*\n(?:Bundle format ([0-9]{1,6}), made|Made) on ([^\n]*)\.\n`)
 
-// formatOf returns the format that a README says its bundle has.
-func formatOf(text []byte) (int, error) {
+// formatOf returns the format that a README says its bundle has, and when it
+// says that the bundle was made.
+func formatOf(text []byte) (format int, made time.Time, err error) {
 	m := formatLine.FindSubmatch(text)
 	if m == nil {
-		return 0, fmt.Errorf("%s is none of a bundle", bundleReadme)
+		return 0, made, fmt.Errorf("%s is none of a bundle", bundleReadme)
+	}
+	if made, err = time.Parse(time.RFC3339, string(m[2])); err != nil {
+		return 0, made, fmt.Errorf("%s does not tell when the bundle was made: %w", bundleReadme, err)
 	}
 	if len(m[1]) == 0 {
-		return 1, nil
+		return 1, made, nil
 	}
-	format, err := strconv.Atoi(string(m[1]))
+	format, err = strconv.Atoi(string(m[1]))
 	switch {
 	case err != nil || format < 2:
-		return 0, fmt.Errorf("%s is of bundle format %q, which is none", bundleReadme, m[1])
+		return 0, made, fmt.Errorf("%s is of bundle format %q, which is none", bundleReadme, m[1])
 	case format > bundleFormat:
-		return 0, fmt.Errorf("the bundle has format %d, and this program knows up to %d: check it with a newer sallyport", format, bundleFormat)
+		return 0, made, fmt.Errorf("the bundle has format %d, and this program knows up to %d: check it with a newer sallyport", format, bundleFormat)
 	}
-	return format, nil
+	return format, made, nil
 }
 
 // readme is the README of a bundle in a format that is known.

@@ -24,8 +24,9 @@ type why struct {
 	Asked    string   `json:"asked"`
 	Recorded recorded `json:"recorded"`
 	// Same tells that the policy alone decides as it is recorded. If not, what
-	// decided was not in the policy: an address, a client, a limit.
-	Same bool `json:"same"`
+	// decided was not in the policy: an address, a client, a limit. It is nil
+	// where no verdict is recorded, as of what a credential was used for.
+	Same *bool `json:"same,omitempty"`
 	// Policy is nil where the policy cannot be asked again; NotAsked says why.
 	Policy   *explanation `json:"policy_says,omitempty"`
 	NotAsked string       `json:"not_asked_again,omitempty"`
@@ -33,6 +34,7 @@ type why struct {
 
 // recorded is what the log tells of a decision.
 type recorded struct {
+	Kind    string `json:"kind"`
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason"`
 	Rule    string `json:"rule,omitempty"`
@@ -85,7 +87,7 @@ func askWhy(c *cobra.Command, args []string, x *index.Index) (*why, error) {
 		return nil, err
 	}
 	rec := &s.Step.Record
-	out := &why{ID: rec.ID, Asked: asked(rec), Recorded: recorded{rec.Verdict, rec.Reason, rec.Rule, rec.Where, rec.Scope, rec.Policy, rec.Error}}
+	out := &why{ID: rec.ID, Asked: asked(rec), Recorded: recorded{string(rec.Kind), rec.Verdict, rec.Reason, rec.Rule, rec.Where, rec.Scope, rec.Policy, rec.Error}}
 	req, err := requestOf(rec)
 	switch {
 	case errors.Is(err, errNoDecision):
@@ -106,7 +108,9 @@ func askWhy(c *cobra.Command, args []string, x *index.Index) (*why, error) {
 		return nil, usage(hint(err, "sallyport audit why --policies DIR %s", rec.ID))
 	}
 	d := p.rules.Decide(req)
-	out.Same = d.Verdict.String() == rec.Verdict && string(d.Reason) == rec.Reason
+	if rec.Verdict != "" {
+		out.Same = new(d.Verdict.String() == rec.Verdict && string(d.Reason) == rec.Reason)
+	}
 	out.Policy = explained(p.rules, req, &d, out.Asked)
 	return out, nil
 }
@@ -194,6 +198,9 @@ func whole(r *audit.Record) error {
 func printWhy(w io.Writer, y *why) error {
 	rec := &y.Recorded
 	rows := [][2]string{{"recorded", fmt.Sprintf("%s (%s)", rec.Verdict, rec.Reason)}}
+	if rec.Verdict == "" {
+		rows[0][1] = fmt.Sprintf("no verdict: it is of kind %s", rec.Kind)
+	}
 	if y.Policy == nil {
 		rows = append(rows, [2]string{"about", y.Asked}, [2]string{"rule", join(" at ", rec.Rule, rec.Where)}, [2]string{"scope", rec.Scope},
 			[2]string{"policy", rec.Policy}, [2]string{"error", rec.Error}, [2]string{"not asked", "again: " + y.NotAsked})
@@ -201,7 +208,7 @@ func printWhy(w io.Writer, y *why) error {
 	}
 	fmt.Fprintf(w, "recorded: %s\n", rows[0][1])
 	printExplanation(w, y.Policy)
-	if !y.Same {
+	if y.Same != nil && !*y.Same {
 		fmt.Fprintln(w, "The policy alone decides otherwise: what decided was found out beside it, such as an\n"+
 			"address, a credential, a client or a limit, or was not recorded.")
 	}
