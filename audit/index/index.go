@@ -51,7 +51,7 @@ type Config struct {
 const (
 	magic       = "SQLite format 3\x00"
 	application = 0x53504158 // in the file's header: SPAX
-	version     = 3          // of the tables; another one is made anew
+	version     = 4          // of the tables; another one is made anew
 )
 
 // ErrForeign is wrapped by Open's error when the file is no index.
@@ -234,7 +234,7 @@ var schema = strings.NewReplacer(
 	"$shared", those(true, declared), "$own", those(false, declared), "$columns", names(""),
 ).Replace(`
 PRAGMA application_id = 1397768536;
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 CREATE TABLE log_dir (dir TEXT NOT NULL);
 CREATE TABLE segments (
 	first INTEGER PRIMARY KEY, -- number of the first record
@@ -242,6 +242,7 @@ CREATE TABLE segments (
 	lines INTEGER NOT NULL,
 	bad   INTEGER NOT NULL,    -- lines that are no record
 	hash  BLOB NOT NULL,       -- of them: a state of SHA-256
+	rest  TEXT NOT NULL,       -- why what follows cannot be read, '' if it can
 	file  TEXT NOT NULL        -- name, device and inode, size and times before they were read
 );
 CREATE TABLE shapes (

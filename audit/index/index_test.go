@@ -117,14 +117,14 @@ func TestUpdateFollowsTheLog(t *testing.T) {
 	f := newFixture(t)
 	f.add(t, 10)
 	x, res := f.open(t)
-	if want := (index.Result{Added: 11}); res != want {
+	if want := (index.Result{Added: 11}); !cmp.Equal(res, want) {
 		t.Errorf("Update = %+v, want %+v", res, want)
 	}
 	f.same(t, x)
 	f.add(t, 75)
 	var last index.Progress
 	res, err := x.Update(t.Context(), func(p index.Progress) { last = p })
-	if want := (index.Result{Added: 75}); err != nil || res != want {
+	if want := (index.Result{Added: 75}); err != nil || !cmp.Equal(res, want) {
 		t.Errorf("second Update = %+v, %v, want %+v", res, err, want)
 	}
 	if last.Records != 75 || last.Done != last.Total || last.Total == 0 {

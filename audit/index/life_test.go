@@ -15,6 +15,7 @@ import (
 
 	"sallyport/audit/index"
 	"sallyport/audit/query"
+	"sallyport/audit/segment"
 )
 
 // counted is what the counts by hour come to, and what the records do.
@@ -58,7 +59,7 @@ func TestRetentionDropsRecords(t *testing.T) {
 	}
 	f.add(t, 5)
 	res, err := x.Update(t.Context(), nil)
-	if want := (index.Result{Added: 5}); err != nil || res != want {
+	if want := (index.Result{Added: 5}); err != nil || !cmp.Equal(res, want) {
 		t.Errorf("Update = %+v, %v, want %+v: nothing is read again", res, err, want)
 	}
 	f.whole(t, x)
@@ -147,6 +148,79 @@ func TestIndexOfAnotherVersionIsMadeAnew(t *testing.T) {
 		}
 		f.whole(t, x)
 	}
+}
+
+// A packed segment that was cut is read as far as it goes, and told of; what
+// stands in the others is there. It is whole again once the file is.
+func TestDamagedSegmentIsPassedOver(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 60)
+	segs, err := query.Segments(f.dir)
+	if err != nil || len(segs) < 4 {
+		t.Fatalf("%d segments, %v", len(segs), err)
+	}
+	s := segs[1]
+	plain, err := os.ReadFile(s.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	held := int64(bytes.Count(plain, []byte("\n")))
+	if err := segment.Pack(&packed, bytes.NewReader(plain), segment.Head{First: s.First, Records: held}); err != nil {
+		t.Fatal(err)
+	}
+	put := func(n int) {
+		t.Helper()
+		if err := os.WriteFile(s.Path+".zst", packed.Bytes()[:n], 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(s.Path); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{packed.Len() - 10, packed.Len() / 2, 30, 10} {
+		put(n)
+		x, res := f.open(t)
+		for range 2 { // it is told each time, and counts once
+			if len(res.Damaged) != 1 || res.Damaged[0].File != filepath.Base(s.Path)+".zst" || res.Bad != 1 {
+				t.Fatalf("%d octets: Update = %+v, want that the segment is damaged", n, res)
+			}
+			d := res.Damaged[0]
+			if d.Seq < s.First || d.Seq > s.First+held || d.Line != d.Seq-s.First+1 {
+				t.Errorf("%d octets: damaged from record %d, line %d", n, d.Seq, d.Line)
+			}
+			if have, want := count(t, x, "SELECT count(*) FROM records"), 61-int(s.First+held-d.Seq); have != want {
+				t.Errorf("%d octets: %d records, want %d", n, have, want)
+			}
+			if res, err = x.Update(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		told := 0
+		n := 0
+		for _, err := range query.Records(f.dir, query.Filter{}) {
+			switch {
+			case errors.Is(err, query.ErrDamaged):
+				told++
+			case err != nil:
+				t.Fatal(err)
+			default:
+				n++
+			}
+		}
+		if told != 1 || n < 61-int(held) {
+			t.Errorf("Records: told %d times, %d records", told, n)
+		}
+		if err := x.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(packed.Len())
+	x, res := f.open(t)
+	if len(res.Damaged) > 0 || res.Bad > 0 {
+		t.Errorf("Update of the whole file = %+v", res)
+	}
+	f.whole(t, x)
 }
 
 // Two who ask at the same time bring the same lines: each counts once.

@@ -22,11 +22,12 @@ import (
 type state struct {
 	first, bytes, lines, bad int64
 	hash                     []byte // of all that was read, as a state of SHA-256 to go on from
+	rest                     string // why what follows cannot be read, of a packed file that is damaged
 	file                     string // which file it was, and how it stood before it was read
 }
 
 func (x *Index) states(ctx context.Context) ([]state, error) {
-	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, hash, file FROM segments ORDER BY first")
+	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, hash, rest, file FROM segments ORDER BY first")
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +35,7 @@ func (x *Index) states(ctx context.Context) ([]state, error) {
 	var out []state
 	for rows.Next() {
 		var s state
-		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.hash, &s.file); err != nil {
+		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.hash, &s.rest, &s.file); err != nil {
 			return nil, err
 		}
 		out = append(out, s)
@@ -56,6 +57,9 @@ func (x *Index) continues(ctx context.Context, segs []query.Segment, known []sta
 		file := identity(segs[i])
 		if file != "" && file == k.file {
 			continue
+		}
+		if k.rest != "" {
+			return false, nil // it may be whole now
 		}
 		if same, err := sameLines(segs[i], k); err != nil || !same {
 			return false, err
@@ -82,12 +86,17 @@ func identity(s query.Segment) string {
 // sameLines reports whether a segment begins with what was read of it.
 func sameLines(s query.Segment, k state) (bool, error) {
 	f, err := openAt(s, 0)
+	if errors.Is(err, query.ErrDamaged) {
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}
 	defer f.Close()
 	h := sha256.New()
-	if n, err := io.Copy(h, io.LimitReader(f, k.bytes)); err != nil {
+	if n, err := io.Copy(h, io.LimitReader(f, k.bytes)); errors.Is(err, query.ErrDamaged) {
+		return false, nil
+	} else if err != nil {
 		return false, fmt.Errorf("reading %s: %w", s.Path, err)
 	} else if n != k.bytes {
 		return false, nil
@@ -180,7 +189,7 @@ func (r *reader) all(ctx context.Context, segs []query.Segment, known []state) e
 		if i < len(known) {
 			st = known[i]
 		}
-		if i >= len(known)-1 && s.Size > 0 { // else it was finished before
+		if i >= len(known)-1 && s.Size > 0 && st.rest == "" { // else it was finished before
 			if err := r.segment(ctx, s, st); err != nil {
 				return err
 			}
@@ -193,6 +202,9 @@ func (r *reader) all(ctx context.Context, segs []query.Segment, known []state) e
 func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
 	st.file = identity(s) // before it is read: what is changed meanwhile is seen the next time
 	f, err := openAt(s, st.bytes)
+	if errors.Is(err, query.ErrDamaged) {
+		return r.damaged(ctx, s, part{state: st}, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -205,6 +217,12 @@ func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
 	recs, held := r.records(), 0
 	for {
 		line, err := in.ReadSlice('\n')
+		if errors.Is(err, query.ErrDamaged) {
+			if st.hash, _ = stateOf(h); held == 0 { // it can be kept: it was resumed
+				recs = nil
+			}
+			return r.damaged(ctx, s, part{records: recs, state: st}, err)
+		}
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("reading %s: %w", s.Path, err)
 		}
@@ -226,6 +244,14 @@ func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
 		h.Write(line)
 		held++
 	}
+}
+
+// damaged sends what was read of a segment of which the rest cannot be read.
+func (r *reader) damaged(ctx context.Context, s query.Segment, p part, why error) error {
+	p.state.bad++
+	p.state.rest = why.Error()
+	p.done = r.done + s.Size
+	return r.send(ctx, p)
 }
 
 // take adds one line, or a piece of one that is too long to be a record.

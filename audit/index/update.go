@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -21,7 +23,17 @@ type Progress struct {
 type Result struct {
 	Added int64 `json:"added"` // records
 	Bad   int64 `json:"bad"`   // lines in the whole log that are no record
-	Anew  bool  `json:"anew"`  // what was there before was of another log, or more than the log now holds
+	// Damaged are the packed segments of which the rest cannot be read.
+	Damaged []Damage `json:"damaged,omitempty"`
+	Anew    bool     `json:"anew"` // what was there before was of another log, or more than the log now holds
+}
+
+// Damage tells from which line on a segment cannot be read.
+type Damage struct {
+	File string `json:"file"` // its name
+	Line int64  `json:"line"` // from 1
+	Seq  int64  `json:"seq"`  // of the first record that is left out
+	Text string `json:"text"`
 }
 
 // errOvertaken means that another process has added the same lines meanwhile.
@@ -87,6 +99,22 @@ func (x *Index) update(ctx context.Context, progress func(Progress)) (Result, er
 	}
 	out.Added = at.Records
 	err = x.db.QueryRowContext(ctx, "SELECT ifnull(sum(bad), 0) FROM segments").Scan(&out.Bad)
+	if err == nil {
+		out.Damaged, err = x.damages(ctx, segs)
+	}
+	return out, err
+}
+
+// damages returns what is known of segments that are damaged.
+func (x *Index) damages(ctx context.Context, segs []query.Segment) ([]Damage, error) {
+	known, err := x.states(ctx)
+	var out []Damage
+	for _, k := range known {
+		i := slices.IndexFunc(segs, func(s query.Segment) bool { return s.First == k.first })
+		if k.rest != "" && i >= 0 {
+			out = append(out, Damage{filepath.Base(segs[i].Path), k.lines + 1, k.first + k.lines, k.rest})
+		}
+	}
 	return out, err
 }
 

@@ -22,7 +22,8 @@ import (
 	"sallyport/audit"
 )
 
-// LineError is about one line that is no record. Reading can go on after it.
+// LineError is about one line that is no record, or, if it wraps [ErrDamaged],
+// about it and all that follow in its segment. Reading can go on after it.
 type LineError struct {
 	File string
 	Line int64 // in File, from 1
@@ -31,6 +32,9 @@ type LineError struct {
 
 // Error implements error.
 func (e *LineError) Error() string {
+	if errors.Is(e.Err, ErrDamaged) {
+		return fmt.Sprintf("%s: from line %d on: %v", filepath.Base(e.File), e.Line, e.Err)
+	}
 	return fmt.Sprintf("%s:%d: not a record: %v", filepath.Base(e.File), e.Line, e.Err)
 }
 
@@ -51,8 +55,13 @@ func Records(dir string, f Filter) iter.Seq2[audit.Record, error] {
 		s := scanner{filter: f, yield: yield}
 		for _, seg := range segs {
 			file, err := seg.Open()
+			if errors.Is(err, ErrDamaged) && yield(audit.Record{}, &LineError{seg.Path, 1, err}) {
+				continue
+			}
 			if err != nil {
-				yield(audit.Record{}, err)
+				if !errors.Is(err, ErrDamaged) {
+					yield(audit.Record{}, err)
+				}
 				return
 			}
 			s.open(seg.Path, file)
@@ -198,11 +207,7 @@ func (s *scanner) lines() bool {
 			if s.part = append(s.part, piece...); len(s.part) > 2*audit.MaxLine {
 				s.part = s.part[:0] // no line: what follows will be told as a bad one
 			}
-			if !errors.Is(err, io.EOF) {
-				s.yield(audit.Record{}, fmt.Errorf("reading %s: %w", s.path, err))
-				return false
-			}
-			return true
+			return s.ended(err)
 		}
 		line := piece
 		if len(s.part) > 0 {
@@ -221,6 +226,21 @@ func (s *scanner) lines() bool {
 			return false
 		}
 	}
+}
+
+// ended judges what a reader ended with: after damage the next segment can be read.
+func (s *scanner) ended(err error) bool {
+	switch {
+	case errors.Is(err, ErrDamaged):
+		s.in.Reset(bytes.NewReader(nil)) // it is told once
+		s.part = s.part[:0]
+		s.line++
+		return s.bad(err)
+	case !errors.Is(err, io.EOF):
+		s.yield(audit.Record{}, fmt.Errorf("reading %s: %w", s.path, err))
+		return false
+	}
+	return true
 }
 
 // skip reads to the end of a line.

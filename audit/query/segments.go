@@ -75,14 +75,32 @@ func (s Segment) Open() (io.ReadCloser, error) {
 	}
 	lines, err := segment.Unpack(f)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("reading %s: %w", s.Path, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("reading %s: %w", s.Path, damage(err)), f.Close())
 	}
 	return &packed{lines, f}, nil
+}
+
+// ErrDamaged is wrapped by the error of a packed segment that is cut or was
+// changed: what stands after that cannot be unpacked. Others can be read.
+var ErrDamaged = errors.New("it is damaged, and the rest of it cannot be read")
+
+// damage tells damage from a failure of the disk.
+func damage(err error) error {
+	if _, disk := errors.AsType[*fs.PathError](err); disk || err == nil || err == io.EOF { //nolint:errorlint // the plain end of a reader
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrDamaged, err)
 }
 
 type packed struct {
 	io.ReadCloser
 	f *os.File
+}
+
+// Read implements [io.Reader].
+func (p *packed) Read(b []byte) (int, error) {
+	n, err := p.ReadCloser.Read(b)
+	return n, damage(err)
 }
 
 // Close implements [io.Closer].

@@ -108,8 +108,11 @@ func answered(c *cobra.Command, x *index.Index, use func(*index.Index) error) (i
 		}
 		return res, err
 	}
-	if res.Bad > 0 {
-		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d lines of the log are no records: sallyport audit verify\n", res.Bad)
+	for _, d := range res.Damaged {
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s is damaged: its records from %d on are left out (line %d)\n", d.File, d.Seq, d.Line)
+	}
+	if bad := res.Bad - int64(len(res.Damaged)); bad > 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d lines of the log are no records: sallyport audit verify\n", bad)
 	}
 	return res, use(x)
 }
