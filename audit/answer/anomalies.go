@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"sallyport/audit"
 	"sallyport/audit/index"
+	"sallyport/audit/query"
 )
 
 // Anomaly is something that a reviewer may want to look at, with the reason in
@@ -162,39 +164,79 @@ const (
 	burstIn = time.Minute
 )
 
-// bursts finds runs, or cells, that were refused again and again.
-func (h *hunt) bursts() error {
-	type burst struct {
-		times []int64
-		ids   []string
-		told  int64 // end of the burst that was told
+// burst is what is known of the refusals of a run, or a cell.
+type burst struct {
+	times []int64 // of the last minute
+	ids   []string
+	told  int64 // end of the burst that was told; 0 for none
+
+	who         string
+	found       int   // where hunt.found has it
+	count       int   // of all its refusals
+	most        int   // within a minute
+	first, last int64 // times
+}
+
+// goesOn counts a refusal in the burst that was told, if it is still going on.
+func (b *burst) goesOn(at int64) bool {
+	if b.told == 0 || at-b.told > int64(burstIn) {
+		return false
 	}
+	b.count++
+	b.last, b.most = at, max(b.most, len(b.times))
+	if len(b.times) >= burstOf {
+		b.told = at
+	}
+	return true
+}
+
+// String is the sentence about it.
+func (b *burst) String() string {
+	in := "within a minute"
+	if took := time.Duration(b.last - b.first); took > burstIn {
+		in = fmt.Sprintf("in %v, up to %d times within a minute", took.Round(time.Second), b.most)
+	}
+	return fmt.Sprintf("%s was refused %d times %s: somebody tries doors, or a tool retries blindly.", b.who, b.count, in)
+}
+
+// bursts finds runs, or cells, that were refused again and again. How often is
+// known when all was read.
+func (h *hunt) bursts() error {
 	open := map[string]*burst{}
+	var all []burst
 	var run, cell, id string
 	var at int64
 	rare, args := h.rare(isDenied)
-	return h.each("SELECT run, cell, id, time FROM "+rare+" ORDER BY seq", args, []any{&run, &cell, &id, &at}, func() error {
+	err := h.each("SELECT run, cell, id, time FROM "+rare+" ORDER BY seq", args, []any{&run, &cell, &id, &at}, func() error {
 		b := open[run+" "+cell]
 		if b == nil {
-			b = &burst{}
+			b = &burst{who: who(run, cell)}
 			open[run+" "+cell] = b
 		}
 		b.times, b.ids = append(b.times, at), append(b.ids, id)
 		for at-b.times[0] > int64(burstIn) {
 			b.times, b.ids = b.times[1:], b.ids[1:]
 		}
-		if len(b.times) < burstOf || b.told != 0 && at-b.told <= int64(burstIn) {
-			if b.told != 0 && len(b.times) >= burstOf {
-				b.told = at // it goes on
-			}
+		if b.goesOn(at) || len(b.times) < burstOf {
 			return nil
 		}
-		b.told = at
-		h.add(DenyBurst, "", run, b.times[0], slices.Clone(b.ids),
-			"%s was refused %d times within a minute: somebody tries doors, or a tool retries blindly.",
-			who(run, cell), len(b.times))
+		if b.count > 0 { // an earlier one
+			all = append(all, *b)
+		}
+		b.told, b.first, b.last = at, b.times[0], at
+		b.found, b.count, b.most = len(h.found), len(b.times), len(b.times)
+		h.add(DenyBurst, "", run, b.first, slices.Clone(b.ids), "%s", "")
 		return nil
 	})
+	for _, b := range open {
+		if b.count > 0 {
+			all = append(all, *b)
+		}
+	}
+	for _, b := range all {
+		h.found[b.found].Why = b.String()
+	}
+	return err
 }
 
 // rare is a table expression, with its arguments, of the records of the span
@@ -234,8 +276,8 @@ func (h *hunt) marked() error {
 				h.add(RejectedCA, host, run, at, ids, "A client of %s would not trust the gateway's certificate for %s: "+
 					"it pins its own, or was not told of ours.", who(run, cell), or(host, "a host"))
 			case kind == "bypass":
-				h.add(BypassTried, host, run, at, ids, "%s sent packets for another way out, and they were dropped: %s.",
-					who(run, cell), or(data, "no numbers"))
+				h.add(BypassTried, host, run, at, ids, "%s sent packets for another way out; %s.",
+					who(run, cell), query.What(&audit.Record{Kind: audit.Bypass, Data: []byte(data)}))
 			default:
 				h.add(LogGap, "", run, at, ids, "Records are missing here, or may be: %s.", or(fault, data))
 			}

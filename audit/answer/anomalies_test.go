@@ -120,6 +120,26 @@ func TestAnomalies(t *testing.T) {
 	}
 }
 
+// A burst is told with all its refusals, and dropped packets in words.
+func TestAnomaliesTellHowMuch(t *testing.T) {
+	refuse := audit.Record{Kind: audit.Refuse, Run: "r", Cell: "c", Verdict: "deny", Reason: "path_not_allowed", Host: "api.known.example", Port: 443, Method: "GET", Path: "/v1"}
+	every := func(n int, step time.Duration) []audit.Record {
+		return each(n, refuse, func(i int, r *audit.Record) { r.Time = start.Add(time.Duration(i) * step) })
+	}
+	for want, recs := range map[string][]audit.Record{
+		"Run r was refused 20 times within a minute: ":                           every(20, time.Second),
+		"Run r was refused 500 times within a minute: ":                          every(500, 100*time.Millisecond),
+		"Run r was refused 400 times in 6m39s, up to 61 times within a minute: ": every(400, time.Second),
+		"another way out; packets dropped: 3 UDP, 1 ICMP, 2 too many for the gateway": {{
+			Kind: audit.Bypass, ID: "b", Time: start, Run: "r", Data: []byte(`{"udp":3,"icmp":1,"tcp":0,"other":0,"limited":2}`),
+		}},
+	} {
+		if got := anomalies(t, recs...); len(got) == 0 || !strings.Contains(got[0].Why, want) {
+			t.Errorf("anomalies = %+v, want first: %s", got, want)
+		}
+	}
+}
+
 // With no past, everything would be new, and so nothing is.
 func TestAnomaliesWithoutPast(t *testing.T) {
 	x := opened(t, stories()...)

@@ -199,12 +199,25 @@ func (r *reader) all(ctx context.Context, segs []query.Segment, known []state) e
 	return nil
 }
 
+// segment reads what is new in one segment, as far as it can be read.
 func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
+	err := r.lines(ctx, s, &st)
+	if !errors.Is(err, query.ErrDamaged) {
+		return err
+	}
+	st.bad++
+	st.rest = err.Error()
+	if st.hash == nil { // nothing of it was read
+		st.hash = []byte{}
+	}
+	return r.send(ctx, part{state: st, done: r.done + s.Size})
+}
+
+// lines sends the lines of a segment from st on: before an error of the file,
+// all that it read by then.
+func (r *reader) lines(ctx context.Context, s query.Segment, st *state) error {
 	st.file = identity(s) // before it is read: what is changed meanwhile is seen the next time
 	f, err := openAt(s, st.bytes)
-	if errors.Is(err, query.ErrDamaged) {
-		return r.damaged(ctx, s, part{state: st}, err)
-	}
 	if err != nil {
 		return err
 	}
@@ -216,42 +229,28 @@ func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
 	in := bufio.NewReaderSize(f, 2*audit.MaxLine)
 	recs, held := r.records(), 0
 	for {
-		line, err := in.ReadSlice('\n')
-		if errors.Is(err, query.ErrDamaged) {
-			if st.hash, _ = stateOf(h); held == 0 { // it can be kept: it was resumed
-				recs = nil
-			}
-			return r.damaged(ctx, s, part{records: recs, state: st}, err)
-		}
-		if err != nil && !errors.Is(err, bufio.ErrBufferFull) && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("reading %s: %w", s.Path, err)
-		}
+		line, fault := in.ReadSlice('\n')
 		// A line that is not finished is left for the next time.
-		end := errors.Is(err, io.EOF)
+		end := fault != nil && !errors.Is(fault, bufio.ErrBufferFull)
 		if held > 0 && (end || held == batchSize) {
 			if st.hash, err = stateOf(h); err != nil {
 				return err
 			}
-			if err := r.send(ctx, part{recs, st, r.progress(s, st, end)}); err != nil {
+			if err := r.send(ctx, part{recs, *st, r.progress(s, *st, end)}); err != nil {
 				return err
 			}
 			recs, held = r.records(), 0
 		}
-		if end {
+		switch {
+		case end && !errors.Is(fault, io.EOF):
+			return fmt.Errorf("reading %s: %w", s.Path, fault)
+		case end:
 			return nil
 		}
-		recs = take(recs, line, &st)
+		recs = take(recs, line, st)
 		h.Write(line)
 		held++
 	}
-}
-
-// damaged sends what was read of a segment of which the rest cannot be read.
-func (r *reader) damaged(ctx context.Context, s query.Segment, p part, why error) error {
-	p.state.bad++
-	p.state.rest = why.Error()
-	p.done = r.done + s.Size
-	return r.send(ctx, p)
 }
 
 // take adds one line, or a piece of one that is too long to be a record.

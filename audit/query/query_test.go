@@ -385,3 +385,18 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+func TestFitBesideShowsTheDifference(t *testing.T) {
+	long := strings.Repeat("a", 200)
+	for _, tt := range [][4]string{ // s, other, and how both are shown
+		{"short", "sharp", "short", "sharp"},
+		{"x" + long, "y" + long, "x" + long[:28] + "…", "y" + long[:28] + "…"},
+		{long + "1 end", long + "2 end", "aaaaaaaaa…aaaaaaaaaaaa1 end", "aaaaaaaaa…aaaaaaaaaaaa2 end"},
+		{long + "é" + long, long, "aaaaaaaaa…aaaaaaaaaaaaéaaaaaa…", "aaaaaaaaa…aaaaaaaaaaaa"},
+		{long, long, "aaaaaaaaa…aaaaaaaaaaaa", "aaaaaaaaa…aaaaaaaaaaaa"},
+	} {
+		if one, other := query.FitBeside(tt[0], tt[1], 30), query.FitBeside(tt[1], tt[0], 30); one != tt[2] || other != tt[3] {
+			t.Errorf("FitBeside = %q, %q, want %q, %q", one, other, tt[2], tt[3])
+		}
+	}
+}

@@ -166,6 +166,28 @@ func Fit(s string, limit int) string {
 	return s
 }
 
+// FitBeside cuts s to limit columns as Fit does, but so that it shows where s
+// begins to differ from other.
+func FitBeside(s, other string, limit int) string {
+	at := 0
+	for at < len(s) {
+		_, n := utf8.DecodeRuneInString(s[at:])
+		if !strings.HasPrefix(other[at:], s[at:at+n]) {
+			break
+		}
+		at += n
+	}
+	const lead = 12 // runes before the difference
+	if width(s) <= limit || width(s[:at]) < limit-lead {
+		return Fit(s, limit)
+	}
+	for range lead {
+		_, size := utf8.DecodeLastRuneInString(s[:at])
+		at -= size
+	}
+	return Fit(s, limit/3) + Fit(s[at:], limit-limit/3)
+}
+
 // What tells in a few words what a record is about.
 func What(r *audit.Record) string {
 	switch r.Kind {

@@ -271,11 +271,16 @@ func printComparison(w io.Writer, d *answer.Comparison) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "- %s\n+ %s\n", query.Printable(d.A), query.Printable(d.B))
 	for _, s := range d.Settings {
-		fmt.Fprintf(&b, "%s:\n  - %s\n  + %s\n", query.Printable(s.Name), query.Fit(query.Printable(or(s.A, "(none)")), 96),
-			query.Fit(query.Printable(or(s.B, "(none)")), 96))
+		one, other := query.Printable(or(s.A, "(none)")), query.Printable(or(s.B, "(none)"))
+		fmt.Fprintf(&b, "%s:\n  - %s\n  + %s\n", query.Printable(s.Name), query.FitBeside(one, other, 96), query.FitBeside(other, one, 96))
 	}
-	for _, p := range d.Places {
+	const limit = 64
+	lines := make([]string, len(d.Places))
+	for i, p := range d.Places {
 		r := audit.Record{Kind: p.Kind, Host: p.Host, Port: p.Port, Method: p.Method, Path: p.Path, QType: p.QType, Credential: p.Credential}
+		lines[i] = query.Printable(fmt.Sprintf("%s %s %s", p.Kind, or(p.Reason, "-"), query.What(&r)))
+	}
+	for i, p := range d.Places {
 		sign, times := "~", ""
 		switch {
 		case p.A == nil:
@@ -285,8 +290,14 @@ func printComparison(w io.Writer, d *answer.Comparison) error {
 		default:
 			times = fmt.Sprintf("%dx, then %dx", p.A.Count, p.B.Count)
 		}
-		line := fmt.Sprintf("%s %s %s %s", sign, p.Kind, or(p.Reason, "-"), query.What(&r))
-		fmt.Fprintf(&b, "%s (%s)\n", query.Fit(query.Printable(line), 66), query.Printable(times))
+		line := query.Fit(lines[i], limit)
+		for _, near := range lines[max(0, i-1):min(len(lines), i+2)] { // they are sorted
+			if near != lines[i] && query.Fit(near, limit) == line {
+				line = query.FitBeside(lines[i], near, limit)
+				break
+			}
+		}
+		fmt.Fprintf(&b, "%s %s (%s)\n", sign, line, query.Printable(times))
 	}
 	fmt.Fprintf(&b, "%d places differ, %d do not\n", len(d.Places), d.Same)
 	_, err := io.WriteString(w, b.String())

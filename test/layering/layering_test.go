@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"audit/verify":     {"audit", "audit/checkpoint", "audit/segment"},
 	"audit/query":      {"audit", "audit/segment", "rules", "rules/near"},
 	"audit/index":      {"audit", "audit/query"},
-	"audit/answer":     {"audit", "audit/index"},
+	"audit/answer":     {"audit", "audit/index", "audit/query"},
 	"audit/export":     {"audit", "audit/query", "audit/verify"},
 	"audit/ship":       {"audit", "audit/query", "audit/export"},
 	"certs":            {"rules/target"},
