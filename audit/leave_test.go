@@ -83,18 +83,9 @@ func TestCheckpointCoversDone(t *testing.T) {
 
 // TestDoneDoesNotWaitForAWriteThatHangs: it is queued, and written in its turn.
 func TestDoneDoesNotWaitForAWriteThatHangs(t *testing.T) {
-	fsys := hangFS{hang: make(chan struct{}), hung: make(chan struct{})}
-	cfg := config(t).WithOpener(fsys.open)
-	l := mustOpen(t, cfg)
-	fsys.arm()
-	first := make(chan error, 1)
-	go func() { first <- l.Append(t.Context(), admit(1)) }()
-	<-fsys.hung
+	l, cfg, goOn := hanging(t)
 	mustAppend(t, l, &audit.Record{Kind: audit.Done, Ref: "x"})
-	close(fsys.hang)
-	if err := <-first; err != nil {
-		t.Error(err)
-	}
+	goOn()
 	mustClose(t, l)
 	want := []audit.Kind{audit.LogOpen, audit.Admit, audit.Done, audit.LogClose}
 	if got := kinds(records(t, cfg.Dir)); !slices.Equal(got, want) {

@@ -56,13 +56,7 @@ func TestDoneIsWrittenWhenTheLogGoesOn(t *testing.T) {
 // TestDoneOutlivesItsCaller: who waits for a write that hangs leaves after a
 // while, and what is over is written all the same.
 func TestDoneOutlivesItsCaller(t *testing.T) {
-	fsys := hangFS{hang: make(chan struct{}), hung: make(chan struct{})}
-	cfg := config(t).WithOpener(fsys.open)
-	l := mustOpen(t, cfg)
-	fsys.arm()
-	first := make(chan error, 1)
-	go func() { first <- l.Append(t.Context(), admit(1)) }()
-	<-fsys.hung
+	l, cfg, goOn := hanging(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 3 {
@@ -73,10 +67,7 @@ func TestDoneOutlivesItsCaller(t *testing.T) {
 	if err := l.AppendGone(ctx, admit(2)); !errors.Is(err, context.Canceled) {
 		t.Errorf("Append while a write hangs = %v, want %v", err, context.Canceled)
 	}
-	close(fsys.hang)
-	if err := <-first; err != nil {
-		t.Error(err)
-	}
+	goOn()
 	mustClose(t, l)
 	want := []audit.Kind{audit.LogOpen, audit.Admit, audit.Done, audit.Done, audit.Done, audit.LogClose}
 	if got := kinds(records(t, cfg.Dir)); !slices.Equal(got, want) {
@@ -117,6 +108,25 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 type hangFS struct {
 	armed      atomic.Bool
 	hung, hang chan struct{} // closed when it hangs, and when it may go on
+}
+
+// hanging returns a log in which the write of an admit record hangs until goOn.
+func hanging(t *testing.T) (l *audit.Log, cfg audit.Config, goOn func()) {
+	t.Helper()
+	fsys := hangFS{hang: make(chan struct{}), hung: make(chan struct{})}
+	cfg = config(t).WithOpener(fsys.open)
+	l = mustOpen(t, cfg)
+	fsys.arm()
+	first := make(chan error, 1)
+	go func() { first <- l.Append(t.Context(), admit(1)) }()
+	<-fsys.hung
+	return l, cfg, func() {
+		t.Helper()
+		close(fsys.hang)
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func (f *hangFS) arm() { f.armed.Store(true) }
