@@ -20,21 +20,31 @@ import (
 	"sallyport/rules/gate"
 )
 
-// TestEgressStopsWithTheLogLG06: while the disk of the log is full, nothing
-// leaves on any path and the sandbox is told why; with room again egress goes
-// on by itself, and the log says what it did not take.
-func TestEgressStopsWithTheLogLG06(t *testing.T) {
-	base := t.TempDir()
+// newLabOnSmallDisk returns a lab whose log is on a file system of its own, of
+// one megabyte, that is mounted at base.
+func newLabOnSmallDisk(t *testing.T, change func(*proxy.Config)) (l *lab, log *audit.Log, base string) {
+	t.Helper()
+	base = t.TempDir()
 	must(t, syscall.Mount("tmpfs", base, "tmpfs", 0, "size=1m"))
 	t.Cleanup(func() { _ = syscall.Unmount(base, syscall.MNT_DETACH) })
 	log, err := audit.Open(audit.Config{Dir: filepath.Join(base, "audit"), KeyFile: filepath.Join(t.TempDir(), "key"), Now: time.Now})
 	must(t, err)
-	var l *lab
 	g, err := gate.New(gate.Config{
 		Identity: func(cell string) (gate.Identity, bool) { return l.table.Identity(cell) }, Recorder: log, Now: time.Now, Hash: log.Hash,
 	})
 	must(t, err)
-	l = newLab(t, func(c *proxy.Config) { c.Gate = g })
+	l = newLab(t, func(c *proxy.Config) {
+		c.Gate = g
+		change(c)
+	})
+	return l, log, base
+}
+
+// TestEgressStopsWithTheLogLG06: while the disk of the log is full, nothing
+// leaves on any path and the sandbox is told why; with room again egress goes
+// on by itself, and the log says what it did not take.
+func TestEgressStopsWithTheLogLG06(t *testing.T) {
+	l, log, base := newLabOnSmallDisk(t, func(*proxy.Config) {})
 	o := &witness{}
 	l.serveOrigin("any.test", true, o)
 	l.serveRaw(func(c net.Conn) { fmt.Fprint(c, "hello") })
@@ -100,18 +110,8 @@ func TestEgressStopsWithTheLogLG06(t *testing.T) {
 // goes on for a moment, is cut when told that this takes too long, and its
 // outcome is in the log when there is room again, after the gap.
 func TestStreamsEndWithTheLogLG06(t *testing.T) {
-	base := t.TempDir()
-	must(t, syscall.Mount("tmpfs", base, "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() { _ = syscall.Unmount(base, syscall.MNT_DETACH) })
-	log, err := audit.Open(audit.Config{Dir: filepath.Join(base, "audit"), KeyFile: filepath.Join(t.TempDir(), "key"), Now: time.Now})
-	must(t, err)
-	var l *lab
-	g, err := gate.New(gate.Config{
-		Identity: func(cell string) (gate.Identity, bool) { return l.table.Identity(cell) }, Recorder: log, Now: time.Now, Hash: log.Hash,
-	})
-	must(t, err)
 	cut := make(chan struct{})
-	l = newLab(t, func(c *proxy.Config) { c.Gate, c.Unrecorded = g, cut })
+	l, log, base := newLabOnSmallDisk(t, func(c *proxy.Config) { c.Unrecorded = cut })
 	l.serveRaw(func(c net.Conn) { _, _ = io.Copy(c, c) })
 	tunnel, err := l.flow(t.Context(), "raw.test:5432")
 	must(t, err)

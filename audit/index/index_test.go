@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -246,6 +247,18 @@ func TestChangedLogIsReadAnew(t *testing.T) {
 	}
 }
 
+// damage changes the octets of a file from one on and up to another, or its end.
+func damage(path string, from, to int) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for i := from; i < min(to, len(data)); i++ {
+		data[i] ^= 0x5a
+	}
+	return os.WriteFile(path, data, 0o600)
+}
+
 func TestDamagedIndexIsMadeAnew(t *testing.T) {
 	f := newFixture(t)
 	f.add(t, 40)
@@ -253,14 +266,7 @@ func TestDamagedIndexIsMadeAnew(t *testing.T) {
 	if err := x.Close(); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(f.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 100; i < len(data); i++ {
-		data[i] ^= 0x5a
-	}
-	if err := os.WriteFile(f.path, data, 0o600); err != nil {
+	if err := damage(f.path, 100, math.MaxInt); err != nil {
 		t.Fatal(err)
 	}
 	x, res := f.open(t)
@@ -278,14 +284,7 @@ func TestOwnFileIsMadeAnew(t *testing.T) {
 	if err := x.Close(); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(f.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 100 {
-		data[i] ^= 0x5a
-	}
-	if err := os.WriteFile(f.path, data, 0o600); err != nil {
+	if err := damage(f.path, 0, 100); err != nil {
 		t.Fatal(err)
 	}
 	told := 0
@@ -310,13 +309,7 @@ func TestOwnFileIsMadeAnew(t *testing.T) {
 func TestIndexIsMadeAnewWhileItIsOpen(t *testing.T) {
 	for name, harm := range map[string]func(path string) error{
 		"taken away": os.Remove,
-		"damaged": func(path string) error {
-			data, err := os.ReadFile(path)
-			for i := 4096; err == nil && i < len(data); i++ {
-				data[i] ^= 0x5a
-			}
-			return errors.Join(err, os.WriteFile(path, data, 0o600))
-		},
+		"damaged":    func(path string) error { return damage(path, 4096, math.MaxInt) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
