@@ -107,12 +107,24 @@ func run(ctx context.Context, cfg Config) (status int, err error) {
 		return 0, err
 	}
 	if len(g.spec.Look) > 0 {
-		if g.spec.All {
-			return 0, g.lookAll()
-		}
-		return 0, g.look()
+		return 0, g.serveLook()
 	}
 	return g.serve(ctx, signals)
+}
+
+// serveLook is a run that only looks for files.
+func (g *guest) serveLook() error {
+	close(g.over) // there is no work
+	go g.listen(nil)
+	look := g.look
+	if g.spec.All {
+		look = g.lookAll
+	}
+	if err := look(); err != nil {
+		return err
+	}
+	g.leave()
+	return nil
 }
 
 type guest struct {
@@ -163,8 +175,7 @@ func (g *guest) serve(ctx context.Context, signals <-chan os.Signal) (int, error
 	return end.Exit, g.finish(ctx, end)
 }
 
-// finish reports the end, sends the files and waits to be let go: until the
-// launcher has read the sandbox's counters they must not vanish with it.
+// finish reports the end, sends the files and waits to be let go.
 func (g *guest) finish(ctx context.Context, end End) error {
 	if err := g.send(kindEnd, end); err != nil {
 		return err
@@ -179,13 +190,20 @@ func (g *guest) finish(ctx context.Context, end End) error {
 	if end.Cause == NotStarted {
 		go g.listen(nil) // nobody does yet
 	}
-	t := time.NewTimer(5 * time.Second)
+	g.leave()
+	return nil
+}
+
+// leave waits for the launcher's goodbye: until it has read the sandbox's
+// counters they must not vanish with it, and what the engine has not begun to
+// read when a container ends is lost on its way.
+func (g *guest) leave() {
+	t := time.NewTimer(time.Minute)
 	defer t.Stop()
 	select {
 	case <-g.bye:
 	case <-t.C: // the launcher is stuck; it makes sure of us by other means
 	}
-	return nil
 }
 
 func (g *guest) send(k kind, v any) error {

@@ -360,6 +360,42 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// A guest that has said all waits to be let go: an engine on a busy machine may
+// not have begun to read when the container ends, and what it said is lost then.
+func TestLookWaitsForGoodbye(t *testing.T) {
+	r, w, _ := start(t, "")
+	spec := guest.Spec{Look: []string{filepath.Join(t.TempDir(), "nowhere")}, Having: "x"}
+	bye := &beforeBye{WriteCloser: w, stdout: r.(*os.File)}
+	if _, err := guest.Talk(t.Context(), r, bye, guest.Job{Spec: spec, Export: func(io.Reader) error { return nil }}); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(bye.read, os.ErrDeadlineExceeded) {
+		t.Errorf("before goodbye its output: %v, want it open", bye.read)
+	}
+	if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("after goodbye its output: %d octets, %v, want its end", n, err)
+	}
+}
+
+// beforeBye looks whether the guest is there before it is told goodbye.
+type beforeBye struct {
+	io.WriteCloser
+	stdout *os.File
+	read   error
+}
+
+func (b *beforeBye) Write(p []byte) (int, error) {
+	const kindBye = 6
+	if p[0] == kindBye {
+		b.read = b.stdout.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		if b.read == nil {
+			_, b.read = b.stdout.Read(make([]byte, 1))
+			_ = b.stdout.SetReadDeadline(time.Time{}) // as it was set
+		}
+	}
+	return b.WriteCloser.Write(p)
+}
+
 // Every file that patterns match is sent, also by way of a link; what is no regular
 // file or too long is not.
 func TestLookAll(t *testing.T) {
