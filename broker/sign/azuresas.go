@@ -11,8 +11,8 @@ import (
 )
 
 // azureSAS is a shared access signature of Azure Storage ("Create a service SAS"
-// and "Create an account SAS" in its REST API reference): parameters of the query
-// that somebody signed, of which sig is worth stealing.
+// and "Create an account SAS" in its REST API reference) that somebody made: parameters
+// of the query, of which sig is worth stealing.
 type azureSAS struct{}
 
 // SASParams are the parameters of a shared access signature: those that the
@@ -34,7 +34,7 @@ func (azureSAS) read(v secret.Value) (map[string]string, error) {
 	}
 	params, err := url.ParseQuery(strings.TrimPrefix(string(v.Reveal()), "?"))
 	if err != nil || params.Get("sv") == "" || params.Get("sig") == "" {
-		return nil, errors.New("the secret is not a shared access signature: it lacks sv or sig")
+		return nil, errors.New("the secret is not a shared access signature: it lacks sv or sig; to make them of an account's key, write azure-sas: {account: NAME, …}")
 	}
 	known := map[string]bool{}
 	for _, name := range SASParams() {
@@ -69,11 +69,16 @@ func (s azureSAS) Document(v secret.Value, placeholder string) (text, id string,
 		return "", "", err
 	}
 	params["sig"] = placeholder
+	return sasText(params), placeholder, nil
+}
+
+// sasText writes a signature as it stands in a query.
+func sasText(params map[string]string) string {
 	parts := make([]string, 0, len(params))
 	for _, name := range sortedKeys(params) {
 		parts = append(parts, name+"="+url.QueryEscape(params[name]))
 	}
-	return strings.Join(parts, "&"), placeholder, nil
+	return strings.Join(parts, "&")
 }
 
 func (s azureSAS) Sign(_ context.Context, v secret.Value, _ Request) (Changes, error) {

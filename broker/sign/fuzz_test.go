@@ -78,7 +78,7 @@ func FuzzSchemes(f *testing.F) {
 	f.Add("POST", "/", "", "X-Ms-Meta-a_b", "HMAC-SHA256 Credential=/////", "")
 	f.Add("PUT", "/%2F//", "=&=&A=1&a=2", "Content-Length", "-1", "\x00\r\n")
 	schemes := map[policyfile.CredentialType]string{
-		"azure-storage": vendors["azure-storage"].keys, "tencent-tc3": `{"SecretId":"AKIDEXAMPLE0000","SecretKey":"Gu5t9xGARNpq86cd98joQYCN3EXAMPLE"}`,
+		"azure-storage": vendors["azure-storage"].keys, "azure-sas": vendors["azure-storage"].keys, "tencent-tc3": `{"SecretId":"AKIDEXAMPLE0000","SecretKey":"Gu5t9xGARNpq86cd98joQYCN3EXAMPLE"}`,
 		"alibaba-acs3":  `{"AccessKeyId":"LTAIEXAMPLE0000","AccessKeySecret":"YourAccessKeySecretEXAMPLE0000"}`,
 		"volcengine-v4": `{"AccessKeyId":"AKLTEXAMPLE0000","SecretAccessKey":"VolcSecretEXAMPLE0000=="}`,
 		"hmac":          "It's a Secret to Everybody", "aws-sigv4": awsExampleLines,
@@ -92,6 +92,7 @@ func FuzzSchemes(f *testing.F) {
 			spec := vendors[string(typ)].spec
 			spec.Type = typ
 			spec.AWS = policyfile.AWS{Regions: []string{"a"}, Services: []string{"b"}}
+			spec.SAS = policyfile.SAS{Account: "devstoreaccount1", Scope: policyfile.SASBlob, Container: "a", Permissions: "r", Life: 300}
 			spec.HMAC = policyfile.HMAC{Algorithm: "sha256", Encoding: "hex", Header: "X-Sig", Template: template(t, "{method}{target}{header:A}{body}"), Value: template(t, "{signature}")}
 			s, err := sign.New(spec, sign.Config{})
 			if err != nil {

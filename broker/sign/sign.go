@@ -178,7 +178,7 @@ func newCloud(s policyfile.Scheme) (Scheme, error) {
 	case policyfile.AzureStorage:
 		return newAzureKey(s)
 	case policyfile.AzureSAS:
-		return azureSAS{}, nil
+		return newAzureSAS(s)
 	case policyfile.TencentTC3:
 		return newTC3(s)
 	case policyfile.AlibabaACS3:

@@ -1,6 +1,10 @@
 package policyfile
 
-import "regexp"
+import (
+	"regexp"
+
+	"github.com/goccy/go-yaml/ast"
+)
 
 // Azure names the account of a shared key.
 type Azure struct{ Account string }
@@ -18,8 +22,11 @@ type OCI struct {
 var azureAccount = regexp.MustCompile(`^[a-z0-9]{3,24}$`)
 
 func azureKeys(f *file, s *Scheme) []key {
-	return []key{{name: "account", required: true, read: f.matching(&s.Azure.Account, azureAccount,
-		"the name of a storage account: 3 to 24 lower-case letters and digits")}}
+	return []key{{name: "account", required: true, read: f.azureAccount(&s.Azure.Account)}}
+}
+
+func (f *file) azureAccount(dst *string) func(ast.Node) {
+	return f.matching(dst, azureAccount, "the name of a storage account: 3 to 24 lower-case letters and digits")
 }
 
 func tencentKeys(f *file, s *Scheme) []key {

@@ -67,6 +67,14 @@ func TestParseCredential(t *testing.T) {
 		}},
 		{"type: azure-storage\nazure-storage: {account: acme1}\n", policyfile.Scheme{Type: policyfile.AzureStorage, Azure: policyfile.Azure{Account: "acme1"}}},
 		{"type: azure-sas\n", policyfile.Scheme{Type: policyfile.AzureSAS}},
+		{"type: azure-sas\nazure-sas: {account: acme1, scope: account, permissions: [list, update, read], services: [file, blob], resources: [object, service], ip: 203.0.113.7-203.0.113.9}\n", policyfile.Scheme{
+			Type: policyfile.AzureSAS, SAS: policyfile.SAS{
+				Account: "acme1", Scope: policyfile.SASAccount, Permissions: "rlu", Services: "bf", Resources: "so", Life: 300, IP: "203.0.113.7-203.0.113.9",
+			},
+		}},
+		{"type: azure-sas\nazure-sas: {account: acme1, scope: blob, container: incoming, permissions: [write, read], life: 60}\n", policyfile.Scheme{
+			Type: policyfile.AzureSAS, SAS: policyfile.SAS{Account: "acme1", Scope: policyfile.SASBlob, Container: "incoming", Permissions: "rw", Life: 60},
+		}},
 		{"type: mtls\n", policyfile.Scheme{Type: policyfile.ClientCert}},
 		{"type: oci-registry\noci-registry: {token_url: \"https://a.test/token\", service: r.test, username: bot}\n", policyfile.Scheme{
 			Type: policyfile.OCIRegistry, OCI: policyfile.OCI{TokenURL: "https://a.test/token", Service: "r.test", Username: "bot"},
@@ -177,6 +185,7 @@ func TestCredentialErrors(t *testing.T) {
 		{"", rest + "type: hmac\nhmac: {header: X-S, template: constant, value: \"{key_id}{signature}\"}\n", []place{{7, 7, "key_id is missing"}}},
 		{"", rest + "type: hmac\nhmac: {header: X-S, template: constant}\n", []place{{7, 7, "the same for every request"}}},
 		{"", rest + "type: azure-storage\nazure-storage: {account: Acme}\n", []place{{7, 26, "not the name of a storage account"}}},
+		{"", rest + "type: azure-sas\nazure-sas: {account: acme, scope: account, permissions: [read], container: in}\n", []place{{7, 12, "needs services and resources"}, {7, 76, "not the name of a container"}}},
 		{"SG-01", rest + "type: tencent-tc3\ntencent-tc3: {services: [\"*\"]}\n", []place{{7, 26, "not a code"}}},
 		{"SG-01", rest + "type: volcengine-v4\nvolcengine-v4: {services: [cv]}\n", []place{{7, 16, "has no regions"}}},
 		{"", rest + "type: alibaba-acs3\nplaceholder: {env: A}\n", []place{{7, 14, "no secret_env"}}},

@@ -67,6 +67,7 @@ type Scheme struct {
 	GitHubApp GitHubApp // github-app
 	HMAC      HMAC      // hmac
 	Azure     Azure     // azure-storage
+	SAS       SAS       // azure-sas
 	Cloud     Cloud     // tencent-tc3, volcengine-v4
 	OCI       OCI       // oci-registry
 }
@@ -124,7 +125,7 @@ var schemes = []scheme{
 	{name: GCPServiceAccount, keys: googleKeys, check: checkGoogle},
 	{name: HMACSigned, keys: hmacKeys, check: checkHMAC},
 	{name: AzureStorage, keys: azureKeys},
-	{name: AzureSAS},
+	{name: AzureSAS, keys: sasKeys, check: checkSAS, optional: true},
 	{name: TencentTC3, keys: tencentKeys},
 	{name: AlibabaACS3},
 	{name: VolcengineV4, keys: volcengineKeys},
