@@ -63,6 +63,7 @@ print(r.status_code)
 // TestGoogleAuth: Google's own library runs with the key file of the cell, asks
 // for a token or makes one, and the API gets a token of the true key.
 func TestGoogleAuth(t *testing.T) {
+	sdk := buildSDK(t)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -122,6 +123,9 @@ func TestGoogleAuth(t *testing.T) {
 			if len(lines) != 2 || !strings.HasPrefix(lines[0], "200 hello ") || strings.Contains(out, "true-token") {
 				t.Errorf("%s\nrefusals: %q", out, g.reasons())
 			}
+			if mode != "id" {
+				googleInGo(t, g, sdk, mode, &loot)
+			}
 			if want := map[string]int64{"access": 1, "self": 0, "id": 1}[mode]; asked.Load() != want {
 				t.Errorf("the token endpoint was asked %d times, want %d: by the broker alone", asked.Load(), want)
 			}
@@ -139,6 +143,18 @@ func TestGoogleAuth(t *testing.T) {
 			}
 			g.holdsNone("true-token", pemOf(t, key)[100:160])
 		})
+	}
+}
+
+// googleInGo does the same with Google's library for Go.
+func googleInGo(t *testing.T, g *gateway, sdk, mode string, loot *atomic.Int64) {
+	t.Helper()
+	if out := g.must("", sdk, "google", mode, "https://api.test/v1/things"); !strings.HasPrefix(out, "200 hello ") || strings.Contains(out, "true-token") {
+		t.Errorf("in Go: %s\nrefusals: %q", out, g.reasons())
+	}
+	before := len(g.refusals("placeholder_leak"))
+	if out := g.must("", sdk, "google", mode, "https://other.test/v1/things"); !strings.HasPrefix(out, "403 ") || loot.Load() != 0 || !slices.Contains(g.refusals("placeholder_leak")[before:], "other.test") {
+		t.Errorf("in Go, the token of the cell at another host: %s, %d requests, refusals %q", out, loot.Load(), g.reasons())
 	}
 }
 

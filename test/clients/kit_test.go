@@ -100,6 +100,18 @@ func (g *gateway) reasons() (out []string) {
 	return out
 }
 
+// refusals returns the hosts at which requests were refused for a reason.
+func (g *gateway) refusals(reason string) (out []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range g.records {
+		if r.Reason == reason {
+			out = append(out, r.Host)
+		}
+	}
+	return out
+}
+
 // newGateway serves a gateway and a broker for these origins and credentials.
 func newGateway(t *testing.T, origins []origin, creds []credential) *gateway {
 	t.Helper()
@@ -205,7 +217,7 @@ func (g *gateway) documents(creds []credential) (out []policyfile.Credential) {
 		if c.more != "" {
 			ends += ", {host: " + c.more + c.morePaths + "}"
 		}
-		text := fmt.Sprintf("apiVersion: sallyport/v1\nkind: Credential\nmetadata: {name: %s}\n%s\nendpoints: [%s]\nsource: {file: %s}\n", c.name, c.doc, ends, file)
+		text := fmt.Sprintf("apiVersion: sallyport/v1\nkind: Credential\nmetadata: {name: %s}\n%s\nendpoints: [%s]\nsource: {file: %q}\n", c.name, c.doc, ends, file)
 		doc, err := policyfile.ParseCredential(c.name+".yaml", []byte(text))
 		if err != nil {
 			g.t.Fatal(err)

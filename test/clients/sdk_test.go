@@ -1,11 +1,8 @@
 package clients_test
 
 import (
-	"bufio"
 	"fmt"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -98,26 +95,6 @@ func buildSDK(t *testing.T) string {
 	return path
 }
 
-// startRegistry starts go-containerregistry's registry, and returns what leads to it.
-func startRegistry(t *testing.T, sdk string) http.Handler {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), sdk, "registry") // the end of the test ends it
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Wait() })
-	addr, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	to := &url.URL{Scheme: "http", Host: strings.TrimSpace(addr)}
-	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
-}
-
 // TestGoLibraries: programs with the libraries of vendors push and pull images, and put
 // and get objects; servers that verify what they get are the judge.
 func TestGoLibraries(t *testing.T) {
@@ -139,7 +116,7 @@ func TestGoLibraries(t *testing.T) {
 
 func testRegistry(t *testing.T, sdk string) {
 	t.Helper()
-	s := &registryServer{store: startRegistry(t, sdk)}
+	s := &registryServer{store: startOrigin(t, sdk, "registry", "", "", "")}
 	g := newGateway(t, []origin{{host: registryHost, handler: s}, {host: "auth.test", handler: http.HandlerFunc(s.auth)}}, []credential{{
 		name: "registry", host: registryHost, secret: registryPassword,
 		doc: "type: oci-registry\noci-registry: {token_url: \"https://auth.test/token\", service: registry.test, username: bot}\nplaceholder: {env: REGISTRY_PASSWORD}",

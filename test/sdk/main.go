@@ -1,10 +1,24 @@
 // Command sdk is what agents write with vendors' libraries for Go: the tests of
-// test/clients run it in a cell, with placeholders for keys. It is a module of its
-// own, so that those libraries are none of Sallyport's.
+// test/clients run it in a cell, with placeholders for keys. The servers that judge
+// what arrives are here too, since they verify with the vendors' own code. It is a
+// module of its own, so that those libraries are none of Sallyport's.
 //
-//	sdk registry               serves a registry on loopback, and prints its address
+//	sdk serve NAME             serves on loopback with SDK_ID, SDK_KEY and SDK_TOKEN for
+//	                           true keys, and prints its address: registry, azure,
+//	                           tencent, alibaba or volcengine
 //	sdk push|pull REFERENCE    with REGISTRY_PASSWORD; prints the image's digest
 //	sdk s3 BUCKET KEY TEXT     puts and gets an object, with AWS_ACCESS_KEY_ID and its secret
+//	sdk azure-sas ACCOUNT CONTAINER
+//	                           prints a shared access signature of the key SDK_KEY
+//	sdk azure-put ACCOUNT CONTAINER BLOB TEXT
+//	sdk azure-get ACCOUNT CONTAINER BLOB
+//	sdk azure-list ACCOUNT CONTAINER
+//	                           with AZURE_STORAGE_CONNECTION_STRING, or else with
+//	                           AZURE_STORAGE_SAS_TOKEN
+//	sdk tencent HOST TEXT      calls an API, with TENCENTCLOUD_SECRET_ID and its key
+//	sdk alibaba HOST TEXT      likewise, with ALIBABA_CLOUD_ACCESS_KEY_ID and its secret
+//	sdk volcengine HOST TEXT   likewise, with VOLC_ACCESSKEY and VOLC_SECRETKEY
+//	sdk google access|self URL gets a URL, with the key file GCP_KEY
 package main
 
 import (
@@ -12,22 +26,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
-	"net"
-	"net/http"
 	"os"
-	"strings"
-	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
-	"github.com/google/go-containerregistry/pkg/v1/random"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
+
+// command is what the first argument names.
+type command struct {
+	arguments int // that follow
+	run       func(ctx context.Context, out io.Writer, args []string) error
+}
+
+var commands = map[string]command{
+	"serve": {1, serve}, "push": {1, push}, "pull": {1, pull}, "s3": {3, s3Object},
+	"azure-sas": {2, azureSAS}, "azure-put": {4, azurePut}, "azure-get": {3, azureGet}, "azure-list": {2, azureList},
+	"tencent": {2, callTencent}, "alibaba": {2, callAlibaba}, "volcengine": {2, callVolcengine}, "google": {2, callGoogle},
+}
 
 func main() {
 	if err := run(context.Background(), os.Stdout, os.Args[1:]); err != nil {
@@ -37,87 +49,10 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer, args []string) error {
-	switch {
-	case len(args) == 1 && args[0] == "registry":
-		return serve(out)
-	case len(args) == 2 && args[0] == "push":
-		return push(ctx, out, args[1])
-	case len(args) == 2 && args[0] == "pull":
-		return pull(ctx, out, args[1])
-	case len(args) == 4 && args[0] == "s3":
-		return object(ctx, out, args[1], args[2], args[3])
-	default:
-		return errors.New("usage: sdk registry | push REFERENCE | pull REFERENCE | s3 BUCKET KEY TEXT")
+	if len(args) > 0 {
+		if c, ok := commands[args[0]]; ok && len(args) == 1+c.arguments {
+			return c.run(ctx, out, args[1:])
+		}
 	}
-}
-
-func serve(out io.Writer) error {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(out, l.Addr())
-	s := &http.Server{Handler: registry.New(registry.Logger(log.New(io.Discard, "", 0))), ReadHeaderTimeout: time.Minute}
-	return s.Serve(l)
-}
-
-// options are what a program gives that has a password.
-func options(ctx context.Context) []remote.Option {
-	return []remote.Option{
-		remote.WithContext(ctx), remote.WithAuth(&authn.Basic{Username: "bot", Password: os.Getenv("REGISTRY_PASSWORD")}),
-		remote.WithRetryBackoff(remote.Backoff{Duration: time.Millisecond, Steps: 1}),
-	}
-}
-
-func push(ctx context.Context, out io.Writer, reference string) error {
-	ref, err := name.ParseReference(reference)
-	if err != nil {
-		return err
-	}
-	img, err := random.Image(100_000, 3)
-	if err != nil {
-		return err
-	}
-	if err := remote.Write(ref, img, options(ctx)...); err != nil {
-		return err
-	}
-	digest, err := img.Digest()
-	fmt.Fprintln(out, digest)
-	return err
-}
-
-func pull(ctx context.Context, out io.Writer, reference string) error {
-	ref, err := name.ParseReference(reference)
-	if err != nil {
-		return err
-	}
-	img, err := remote.Image(ref, options(ctx)...)
-	if err != nil {
-		return err
-	}
-	if err := validate.Image(img); err != nil { // reads every layer
-		return err
-	}
-	digest, err := img.Digest()
-	fmt.Fprintln(out, digest)
-	return err
-}
-
-func object(ctx context.Context, out io.Writer, bucket, key, text string) error {
-	client := s3.New(s3.Options{
-		Region: os.Getenv("AWS_DEFAULT_REGION"), RetryMaxAttempts: 1,
-		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-			return aws.Credentials{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv("AWS_SECRET_ACCESS_KEY")}, nil
-		}),
-	})
-	if _, err := client.PutObject(ctx, &s3.PutObjectInput{Bucket: &bucket, Key: &key, Body: strings.NewReader(text)}); err != nil {
-		return err
-	}
-	got, err := client.GetObject(ctx, &s3.GetObjectInput{Bucket: &bucket, Key: &key})
-	if err != nil {
-		return err
-	}
-	defer got.Body.Close()
-	_, err = io.Copy(out, got.Body)
-	return err
+	return errors.New("no such command, or not its arguments: go doc")
 }
