@@ -219,6 +219,33 @@ func TestNextIsTheNaiveSearch(t *testing.T) {
 	})
 }
 
+// A text is looked at in strides: a needle is found wherever it stands between them.
+func TestNeedleIsFoundAtEachPlace(t *testing.T) {
+	for _, v := range []string{"8 octets", "eleven here", value, strings.Repeat(value, 3)} {
+		s := setOf(v)
+		for before := range 130 {
+			for _, filler := range []string{"\x00", "z", " \x00"} {
+				text := strings.Repeat(filler, before) + v + filler
+				want := len(filler) * before
+				for from := 0; from <= want; from += 1 + want/7 {
+					if h, ok := needle.Next(s, text, from); !ok || h.At != want || !h.Whole {
+						t.Fatalf("Next(%q, %d) = %+v, %v, want a hit at %d", text, from, h, ok, want)
+					}
+					if h, ok := s.NextPart([]byte(text), from); !ok || h.At != want || !h.Whole {
+						t.Fatalf("NextPart(%q, %d) = %+v, %v, want a hit at %d", text, from, h, ok, want)
+					}
+				}
+				if h, ok := needle.Next(s, text, want+1); ok {
+					t.Fatalf("Next(%q, %d) = %+v, want nothing", text, want+1, h)
+				}
+				if h, ok := needle.Next(s, text[:want+len(v)-1], 0); ok {
+					t.Fatalf("Next(%q) = %+v, want nothing", text[:want+len(v)-1], h)
+				}
+			}
+		}
+	}
+}
+
 func TestNextDoesNotAllocate(t *testing.T) {
 	s := setOf(value)
 	text := strings.Repeat("Mozilla/5.0 (X11; Linux x86_64) ", 20) + base64.StdEncoding.EncodeToString([]byte(value))

@@ -22,15 +22,39 @@ var introducer = [256]uint8{
 
 // around is what may stand before and behind what introduces an escape, or breaks a
 // line, inside of a needle.
-type around struct{ before, behind [256]uint8 }
+type around struct {
+	before, behind [256]uint8
+	// behindLine is what may stand behind the end of a line.
+	behindLine [256]uint8
+	marks      marks
+	sieve      *sieve // nil: there is none
+}
 
 func newAround(l *layers) *around {
-	t := new(around)
-	for i := range t.behind {
-		c := byte(i)
+	t := &around{marks: newMarks()}
+	for c := range introduces {
 		if introduces[c] {
 			t.behind[c] |= percent | equals | ampersand | backslash
+			t.behindLine[c] |= lineEnd
 		}
+	}
+	t.behindLine[' '], t.behindLine['\t'] = lineEnd, lineEnd
+	t.behindEscapes(l)
+	for _, n := range l.needles {
+		for j := 1; j < len(n.Text); j++ {
+			t.before[n.Text[j-1]] |= lineEnd
+			t.behind[n.Text[j]] |= backslash
+			t.behindLine[n.Text[j]] |= lineEnd
+		}
+	}
+	t.sieve = newSieve(t)
+	return t
+}
+
+// behindEscapes adds what may go on with what introduces an escape.
+func (t *around) behindEscapes(l *layers) {
+	for i := range t.behind {
+		c := byte(i)
 		if digit(c) < 16 || c == 'u' {
 			t.behind[c] |= percent
 		}
@@ -44,37 +68,72 @@ func newAround(l *layers) *around {
 			t.behind[c] |= backslash
 		}
 	}
-	for _, n := range l.needles {
-		for j := 1; j < len(n.Text); j++ {
-			t.before[n.Text[j-1]] |= lineEnd
-			t.behind[n.Text[j]] |= backslash
-		}
-	}
-	return t
 }
 
 // suspect returns the first place from p on, and before end, at which a needle may have
 // its first escape, or line break; end if there is none.
 func suspect[T Text](l *layers, text T, from, p, end int) int {
-	if p >= end {
-		return end
+	if p == from && p < end {
+		if !innocent(l, text, from, p) {
+			return p
+		}
+		p++
 	}
-	for p+8 <= end {
-		k, m := skim(text[p:end])
+	limit, found := min(end, len(text)-atGlance+1), false
+	if b, ok := any(text).([]byte); ok && hasVectors && l.around.sieve != nil {
+		p, found = sieved(l, b, from, p, limit)
+	}
+	if !found {
+		p, found = skim(l, text, from, p, limit)
+	}
+	for !found && p < end && innocent(l, text, from, p) {
+		p++
+	}
+	return min(p, end)
+}
+
+// sieved goes on from p while there are blocks before limit. It reports whether it has
+// found a suspect.
+func sieved(l *layers, text []byte, from, p, limit int) (at int, found bool) {
+	t := l.around
+	for p < limit {
+		k, m := sieveAVX2(text[p:limit+1], t.sieve)
 		if p += k; m == 0 {
 			break
 		}
 		for ; m != 0; m &= m - 1 {
-			if q := p + bits.TrailingZeros64(m)/8; !innocent(l, text, from, q) {
-				return q
+			q := p + bits.TrailingZeros32(m)
+			what := introducer[text[q]] & (t.behind[text[q+1]] | t.before[text[q-1]])
+			if what != 0 && !harmless(l, text, q, what) {
+				return q, true
 			}
 		}
-		p += 8
+		p += block
 	}
-	for p < end && innocent(l, text, from, p) {
-		p++
+	return p, false
+}
+
+// skim is as sieved, for eight octets at a time. For the method see Warren, Hacker's
+// Delight, 6-1.
+func skim[T Text](l *layers, text T, from, p, limit int) (at int, found bool) {
+	t, k := l.around, &l.around.marks
+	low, lines, aboveLines, percents, aboveAmps, equal, back := k.low, k.lines, k.aboveLines, k.percents, k.aboveAmps, k.equal, k.back
+	w := text[:max(p, limit)]
+	for ; p <= len(w)-8; p += 8 {
+		x := uint64(w[p]) | uint64(w[p+1])<<8 | uint64(w[p+2])<<16 | uint64(w[p+3])<<24 |
+			uint64(w[p+4])<<32 | uint64(w[p+5])<<40 | uint64(w[p+6])<<48 | uint64(w[p+7])<<56
+		y := x & low
+		within := (y + lines) ^ (y + aboveLines) ^ (y + percents) ^ (y + aboveAmps)
+		others := ((y ^ equal) + low) & ((y ^ back) + low)
+		for m := (within | ^others) &^ (x | low); m != 0; m &= m - 1 {
+			q := p + bits.TrailingZeros64(m)/8
+			what := introducer[text[q]] & (t.behind[text[q+1]] | t.before[text[q-1]])
+			if what != 0 && !harmless(l, text, q, what) {
+				return q, true
+			}
+		}
 	}
-	return p
+	return p, false
 }
 
 // innocent reports from its neighbors that an octet introduces no escape of a needle.
@@ -83,11 +142,27 @@ func innocent[T Text](l *layers, text T, from, p int) bool {
 	if p > from && p+1 < len(text) {
 		what &= l.around.behind[text[p+1]] | l.around.before[text[p-1]]
 	}
+	switch {
+	case p+atGlance > len(text): // how the text goes on, where it may be cut off inside of an escape, is not known
+		return introducer[text[p]]&^lineEnd == 0 && (what == 0 || p == from || goesOnApart(l, text, p))
+	case p == from:
+		return what == 0 || what == lineEnd
+	default:
+		return what == 0 || harmless(l, text, p, what)
+	}
+}
+
+// harmless looks closer at what may introduce an escape at p, where it is not the first
+// octet of a text.
+func harmless[T Text](l *layers, text T, p int, what uint8) bool {
+	next := text[p+1]
 	switch what {
-	case 0: // how the text goes on, where it may be cut off inside of an escape, is not known
-		return p+atGlance <= len(text) || introducer[text[p]]&^lineEnd == 0
 	case lineEnd:
-		return p == from || goesOnApart(l, text, p)
+		return goesOnApart(l, text, p)
+	case percent, equals: // a single digit makes no escape
+		return digit(next) < 16 && digit(text[p+2]) > 15 && !introduces[text[p+2]]
+	case backslash: // what stands for itself behind it
+		return next != 0 && !special(next) && !introduces[next] && l.firsts[next] == 0 && !l.has(text[p-1], next)
 	default:
 		return false
 	}
@@ -102,27 +177,15 @@ func goesOnApart[T Text](l *layers, text T, p int) bool {
 	return q < len(text) && text[q] != ' ' && text[q] != '\t' && !introduces[text[q]] && !l.has(text[p-1], text[q])
 }
 
-// skim returns the first eight octets of a text that has as many, counted in eights, of
-// which any introduces something, and a bit for each of these; or where less than eight
-// are left, and none.
-func skim[T Text](text T) (at int, m uint64) {
-	i := 0
-	for ; i <= len(text)-8; i += 8 {
-		x := uint64(text[i]) | uint64(text[i+1])<<8 | uint64(text[i+2])<<16 | uint64(text[i+3])<<24 |
-			uint64(text[i+4])<<32 | uint64(text[i+5])<<40 | uint64(text[i+6])<<48 | uint64(text[i+7])<<56
-		if m = introducers(x); m != 0 {
-			return i, m
-		}
-	}
-	return i, 0
-}
+// marks are what skim compares eight octets with at once. They are variables, for the
+// processor to hold them: constants of this size are loaded anew each time.
+type marks struct{ low, lines, aboveLines, percents, aboveAmps, equal, back uint64 }
 
-// introducers returns the highest bit of each of eight octets that introduces something.
-// For the method see Warren, Hacker's Delight, 6-1.
-func introducers(x uint64) uint64 {
-	const each, low = 0x0101010101010101, 0x7f7f7f7f7f7f7f7f
-	y := x & low
-	others := ((y ^ '%'*each) + low) & ((y ^ '\\'*each) + low) & ((y ^ '&'*each) + low) &
-		((y ^ '='*each) + low) & ((y ^ '\r'*each) + low) & ((y ^ '\n'*each) + low)
-	return ^(others | x) &^ low
+func newMarks() marks {
+	const each = 0x0101010101010101
+	from := func(c uint64) uint64 { return (0x80 - c) * each } // takes c, and no less, to the highest bit
+	return marks{
+		low: 0x7f * each, lines: from('\n'), aboveLines: from('\r' + 1), percents: from('%'), aboveAmps: from('&' + 1),
+		equal: '=' * each, back: '\\' * each,
+	}
 }

@@ -8,17 +8,24 @@ import (
 
 // Set finds any of its needles in one pass over a text. It is immutable.
 //
-// The method is Wu and Manber's (A Fast Algorithm for Multi-Pattern Searching,
-// 1994): a window as long as the shortest needle moves over the text; a table
-// says for its last three octets how far it may jump. On ordinary text nearly
-// every jump is a whole window, so the cost falls with the length of the
-// needles and hardly rises with their number. Needles that are escaped in part
-// are looked for at the octets that introduce escapes.
+// A window as long as the shortest needle moves over the text. Each place of it that a
+// needle may take holds one of the fours of octets that are looked at, a window apart:
+// where such a four is in no needle, which is nearly everywhere, none is near. What is
+// looked at next does not depend on what was found, so that the processor looks ahead.
+// Elsewhere the method is Wu and Manber's (A Fast Algorithm for Multi-Pattern Searching,
+// 1994): a table says for the last three octets of the window how far it may jump. The
+// cost falls with the length of the needles and hardly rises with their number. Needles
+// that are escaped in part are looked for at the octets that introduce escapes.
 type Set struct {
 	needles []Needle
 	window  int // at least MinLen, at most maxWindow
 	layers  *layers
-	shift   uint // of the hash, to the size of the table
+	// fours has a bit for each hash of four octets in a row of a needle's window, and
+	// stride is how many there are in a window.
+	fours      []uint64
+	foursShift uint
+	stride     int
+	shift      uint // of the hash, to the size of the table
 	// less is how much shorter a jump is than the longest: a fresh table is right for
 	// what is in no needle.
 	less []uint8
@@ -37,12 +44,21 @@ const (
 	// made for all octets of all windows.
 	maxWindow = 40
 	headBits  = 10
+	// Of the bits for fours, few are set: each that is costs a closer look at some texts.
+	perFour     = 24
+	minFourBits = 13
+	maxFourBits = 20
 )
 
 // hash maps three octets to a place in tables of 1<<(32-shift) entries
 // (multiplicative hashing; Knuth, The Art of Computer Programming, 6.4).
 func hash(a, b, c byte, shift uint) uint32 {
 	return (uint32(a) | uint32(b)<<8 | uint32(c)<<16) * 2654435769 >> (shift & 31)
+}
+
+// four maps four octets to a bit.
+func four[T Text](text T, at int, shift uint) uint32 {
+	return (uint32(text[at]) | uint32(text[at+1])<<8 | uint32(text[at+2])<<16 | uint32(text[at+3])<<24) * 2654435769 >> (shift & 31)
 }
 
 // NewSet makes a Set. Needles shorter than [MinLen] are left out, as are more
@@ -64,6 +80,9 @@ func NewSet(needles []Needle) *Set {
 	s.shift = uint(32 - size)
 	s.less, s.head, s.next = make([]uint8, 1<<size), make([]uint16, 1<<headBits), make([]uint16, len(s.needles))
 	s.alike = make([]uint16, len(s.needles))
+	s.stride = s.window - 3
+	size = min(max(bits.Len(uint(perFour*s.stride*len(s.needles))), minFourBits), maxFourBits)
+	s.fours, s.foursShift = make([]uint64, 1<<size/64), uint(32-size)
 	for i := len(s.needles) - 1; i >= 0; i-- {
 		c := s.needles[i].Text[0]
 		s.alike[i], s.first[c] = s.first[c], uint16(i+1)
@@ -74,6 +93,10 @@ func NewSet(needles []Needle) *Set {
 		for end := 2; end < len(text); end++ {
 			h = hash(text[end-2], text[end-1], text[end], s.shift)
 			s.less[h] = max(s.less[h], uint8(end-1))
+		}
+		for at := range s.stride {
+			h := four(text, at, s.foursShift)
+			s.fours[h/64] |= 1 << (h % 64)
 		}
 		s.next[i], s.head[h%(1<<headBits)] = s.head[h%(1<<headBits)], uint16(i+1)
 	}
@@ -106,21 +129,57 @@ func Next[T Text](s *Set, text T, from int) (h Hit, ok bool) {
 
 // plainly is Next for needles of which nothing is escaped.
 func plainly[T Text](s *Set, text T, from int) (h Hit, ok bool) {
-	for end := from + s.window; end <= len(text); {
-		k := hash(text[end-3], text[end-2], text[end-1], s.shift)
-		if j := s.window - 2 - int(s.less[k]); j > 0 {
-			end += j
-			continue
-		}
-		at := end - s.window
-		for i := s.head[k%(1<<headBits)]; i != 0; i = s.next[i-1] {
+	for at := candidate(s, text, from); at >= 0; at = candidate(s, text, at+1) {
+		for i := s.chain(text[at+s.window-3], text[at+s.window-2], text[at+s.window-1]); i != 0; i = s.next[i-1] {
 			if n := &s.needles[i-1]; len(text)-at >= len(n.Text) && begins(text, at, n.Text) {
 				return Hit{at, len(n.Text), n, true}, true
 			}
 		}
-		end++
 	}
 	return Hit{}, false
+}
+
+// chain returns the first of the needles whose window may end in three octets.
+func (s *Set) chain(a, b, c byte) uint16 { return s.head[hash(a, b, c, s.shift)%(1<<headBits)] }
+
+// candidate returns the first place from at on at which a needle may begin of which the
+// text holds a whole window; -1 if there is none.
+func candidate[T Text](s *Set, text T, at int) int {
+	for last := len(text) - s.window; at <= last; {
+		// A needle that begins at one of the next places holds the four at this one.
+		p := strange(s, text, at+s.stride-1, last)
+		at = p - s.stride + 1
+		p = min(p, last)
+		if at = jump(s, text, at, p); at <= p {
+			return at
+		}
+	}
+	return -1
+}
+
+// strange returns the first of the places p, a stride apart and up to last, at which a
+// four is that is in a needle; or the first behind last.
+func strange[T Text](s *Set, text T, p, last int) int {
+	for ; p <= last; p += s.stride {
+		if h := four(text, p, s.foursShift); s.fours[h/64]>>(h%64)&1 != 0 {
+			break
+		}
+	}
+	return p
+}
+
+// jump returns the first place from at to last at which a window may be one of a
+// needle's, or some place behind last before which there is none.
+func jump[T Text](s *Set, text T, at, last int) int {
+	for at <= last {
+		end := at + s.window
+		j := s.window - 2 - int(s.less[hash(text[end-3], text[end-2], text[end-1], s.shift)])
+		if j <= 0 {
+			break
+		}
+		at += j
+	}
+	return at
 }
 
 // NextPart is Next for a text that goes on: a needle that begins here and may
@@ -136,24 +195,16 @@ func (s *Set) NextPart(text []byte, from int) (h Hit, ok bool) {
 
 // plainPart is NextPart for needles of which nothing is escaped.
 func (s *Set) plainPart(text []byte, from int) (h Hit, ok bool) {
-	end := from + s.window
-	for end <= len(text) {
-		k := hash(text[end-3], text[end-2], text[end-1], s.shift)
-		if j := s.window - 2 - int(s.less[k]); j > 0 {
-			end += j
-			continue
-		}
-		at := end - s.window
-		for i := s.head[k%(1<<headBits)]; i != 0; i = s.next[i-1] {
+	for at := candidate(s, text, from); at >= 0; at = candidate(s, text, at+1) {
+		for i := s.chain(text[at+s.window-3], text[at+s.window-2], text[at+s.window-1]); i != 0; i = s.next[i-1] {
 			n := &s.needles[i-1]
 			if begins(text, at, n.Text) {
 				return Hit{at, min(len(n.Text), len(text)-at), n, len(text)-at >= len(n.Text)}, true
 			}
 		}
-		end++
 	}
 	// What is left is shorter than the window: it can only begin a needle.
-	for at := end - s.window; at < len(text); at++ {
+	for at := max(from, len(text)-s.window+1); at < len(text); at++ {
 		for i := s.first[text[at]]; i != 0; i = s.alike[i-1] {
 			if n := &s.needles[i-1]; bytes.HasPrefix(n.Text, text[at:]) {
 				return Hit{at, len(text) - at, n, false}, true
