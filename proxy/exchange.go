@@ -32,15 +32,16 @@ type exchange struct {
 	body      *requestBody // what is sent upstream; nil for nothing
 
 	// The outcome.
-	status   int
-	received int64
-	sent     atomic.Int64 // the body may be read by another goroutine
-	addr     atomic.Pointer[netip.AddrPort]
-	reason   rules.Reason
-	err      error
-	badBody  atomic.Pointer[error] // why the sandbox's body could not be read
-	allSent  atomic.Bool           // the body was read to its end
-	overBody atomic.Bool           // it was longer than it may be, and cut off
+	status     int
+	received   int64
+	sent       atomic.Int64 // the body may be read by another goroutine
+	addr       atomic.Pointer[netip.AddrPort]
+	reason     rules.Reason
+	err        error
+	badBody    atomic.Pointer[error] // why the sandbox's body could not be read
+	allSent    atomic.Bool           // the body was read to its end
+	overBody   atomic.Bool           // it was longer than it may be, and cut off
+	overOctets atomic.Pointer[error] // the refusal of octets beyond a limit, either way
 
 	bodyStopped atomic.Bool // and nobody reads it any more
 
@@ -247,6 +248,10 @@ func (x *exchange) forward() {
 		return
 	}
 	defer resp.Body.Close()
+	if err := x.bound(resp); err != nil {
+		x.failed(err)
+		return
+	}
 	x.passOn(resp)
 }
 
@@ -262,6 +267,9 @@ func (x *exchange) end() {
 	}
 	if x.overBody.Load() && x.reason == "" {
 		x.reason = rules.BodyTooLarge
+	}
+	if x.overOctets.Load() != nil {
+		x.reason = rules.Limit
 	}
 	x.stopBody()
 	if x.counted {

@@ -65,6 +65,7 @@ func (x *exchange) outgoing() *http.Request {
 	}
 	d := x.pass.Decision()
 	x.body = &requestBody{body: x.in.Body, x: x, most: d.BodyLimit()}
+	x.body.counted, _ = x.pass.Bounds()
 	for name := range x.in.Trailer {
 		if trailerAllowed(name) {
 			if out.Trailer == nil {
@@ -251,9 +252,12 @@ func (x *exchange) failed(err error) {
 		x.answer(denialOf(&gate.DeniedError{Reason: rules.BodyTooLarge, ID: x.pass.ID(), Decision: x.pass.Decision()}, x.st.cell, x.subject()))
 		return
 	}
+	if over := x.overOctets.Load(); over != nil { // whatever became of the rest
+		x.err, err, x.in.Close = *over, *over, true
+	}
 	x.reason = refusedBy(err)
 	if denied, ok := errors.AsType[*gate.DeniedError](err); ok {
-		x.answer(denialOf(&gate.DeniedError{Reason: denied.Reason, ID: x.pass.ID(), Decision: denied.Decision}, x.st.cell, x.subject()))
+		x.answer(denialOf(&gate.DeniedError{Reason: denied.Reason, ID: x.pass.ID(), Decision: denied.Decision, Wait: denied.Wait}, x.st.cell, x.subject()))
 		return
 	}
 	x.answer(faultOf(err, x.pass, x.subject()))
@@ -295,8 +299,9 @@ type requestBody struct {
 	x       *exchange
 	trailer http.Header
 
-	most   int64       // octets, 0 for any number
-	closed atomic.Bool // by the transport, which wants no more of it
+	most    int64       // octets, 0 for any number
+	counted bool        // against a limit
+	closed  atomic.Bool // by the transport, which wants no more of it
 
 	mu      sync.Mutex // guards body while it is read
 	body    io.Reader
@@ -312,16 +317,22 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if b.x.overBody.Load() {
 		return 0, errBodyTooLarge
 	}
+	if over := b.x.overOctets.Load(); over != nil {
+		return 0, *over
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.stopped || b.closed.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	n, err := b.readBounded(p)
+	if b.counted {
+		n, err = b.x.count(b.x.pass.Send, n, err)
+	}
 	b.x.sent.Add(int64(n))
 	b.x.keepSent(p[:n])
 	switch {
-	case errors.Is(err, errBodyTooLarge):
+	case errors.Is(err, errBodyTooLarge), refusedBy(err) != "":
 	case errors.Is(err, io.EOF):
 		for name := range b.trailer {
 			b.trailer[name] = b.x.in.Trailer[name]

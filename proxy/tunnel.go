@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sallyport/rules"
 	"sallyport/rules/gate"
 )
 
@@ -42,7 +43,8 @@ func (r *run) tunnel(ctx context.Context, st *stream) {
 	if !st.accepted(ctx) {
 		return
 	}
-	out.Sent, out.Received, out.Err = relay(end{st.conn, st.conn.touch}, st.conn.takeEarly(), up, &r.buffers)
+	out.Sent, out.Received, out.Err = relay(endOf(st.conn, st.conn.touch, pass), st.conn.takeEarly(), up, &r.buffers)
+	out.Reason = refusedBy(out.Err)
 }
 
 func remote(c net.Conn) netip.AddrPort {
@@ -66,22 +68,24 @@ func relay(client end, early []byte, up io.ReadWriteCloser, pool *buffers) (sent
 	var ended atomic.Int32 // directions; after the second both ends are closed anyway
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if received, back = pipe(client.Conn, up, client.touch, pool, &ended); back != nil {
+		if received, back = pipe(client.Conn, up, client.receives, client.touch, pool, &ended); back != nil {
 			fail()
 		}
 	})
 	if len(early) > 0 {
 		var n int
-		n, there = up.Write(early)
+		n, there = client.sends.write(up, early)
 		sent = int64(n)
 	}
 	if there == nil {
 		var n int64
-		n, there = pipe(up, client.Conn, client.touch, pool, &ended)
+		n, there = pipe(up, client.Conn, client.sends, client.touch, pool, &ended)
 		sent += n
 	}
 	switch {
 	case there == nil:
+	case refusedBy(there) == rules.Limit:
+		fail()
 	case refusedBy(there) != "": // what is read of up last tells the client why
 		_ = up.Close()
 		_ = client.SetWriteDeadline(time.Now().Add(lastWords)) //nolint:forbidigo // deadlines are the system's clock's
@@ -92,8 +96,14 @@ func relay(client end, early []byte, up io.ReadWriteCloser, pool *buffers) (sent
 	return sent, received, firstCause(there, back)
 }
 
-// firstCause drops the error that closing the other direction made.
+// firstCause drops the error that closing the other direction made. A refusal is the
+// cause of all others.
 func firstCause(errs ...error) error {
+	for _, err := range errs {
+		if refusedBy(err) != "" {
+			return err
+		}
+	}
 	for _, err := range errs {
 		if err != nil && !errors.Is(err, net.ErrClosed) {
 			return err
@@ -105,10 +115,10 @@ func firstCause(errs ...error) error {
 // pipe copies from src to dst, and then passes the end on. While nothing
 // comes from a socket it holds no buffer: an idle tunnel costs two sockets and
 // two stacks.
-func pipe(dst io.Writer, src io.Reader, touch func(), pool *buffers, ended *atomic.Int32) (n int64, err error) {
+func pipe(dst io.Writer, src io.Reader, m meter, touch func(), pool *buffers, ended *atomic.Int32) (n int64, err error) {
 	sys, ok := bareConn(src).(syscall.Conn)
 	if !ok {
-		return pipeSimply(dst, src, pool)
+		return pipeSimply(dst, src, m, pool)
 	}
 	raw, err := sys.SyscallConn()
 	if err != nil {
@@ -116,7 +126,7 @@ func pipe(dst io.Writer, src io.Reader, touch func(), pool *buffers, ended *atom
 	}
 	full := 0 // reads in a row that filled their buffer
 	for {
-		if full >= bulkReads {
+		if full >= bulkReads && m == nil {
 			full = 0
 			k, err := splice(dst, src, touch, pool)
 			if n += k; err != nil {
@@ -130,7 +140,7 @@ func pipe(dst io.Writer, src io.Reader, touch func(), pool *buffers, ended *atom
 		if k > 0 {
 			touch()
 			var w int
-			w, err = dst.Write(buf[:k])
+			w, err = m.write(dst, buf[:k])
 			n += int64(w)
 		}
 		if buf != nil {
@@ -189,7 +199,7 @@ func readWhenReady(raw syscall.RawConn, pool *buffers) (buf []byte, n int, err e
 
 // pipeSimply is pipe for what is not a socket: it waits with a small buffer,
 // and takes a large one while that is filled.
-func pipeSimply(dst io.Writer, src io.Reader, pool *buffers) (n int64, err error) {
+func pipeSimply(dst io.Writer, src io.Reader, m meter, pool *buffers) (n int64, err error) {
 	small := make([]byte, 4<<10)
 	buf := small
 	back := func() {
@@ -201,7 +211,7 @@ func pipeSimply(dst io.Writer, src io.Reader, pool *buffers) (n int64, err error
 	for {
 		k, err := src.Read(buf)
 		if k > 0 {
-			w, werr := dst.Write(buf[:k])
+			w, werr := m.write(dst, buf[:k])
 			n += int64(w)
 			if werr != nil {
 				return n, werr

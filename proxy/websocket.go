@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 
@@ -37,14 +36,8 @@ func (x *exchange) switchProtocols(resp *http.Response) error {
 		x.err = fmt.Errorf("answering the client: %w", err)
 		return errSwitched
 	}
-	sent, received, err := relay(end{client, x.st.conn.touch}, seen, up, &x.buffers)
+	sent, received, err := relay(endOf(client, x.st.conn.touch, x.pass), seen, up, &x.buffers)
 	x.sent.Store(sent)
 	x.received, x.err, x.reason = received, err, refusedBy(err)
 	return errSwitched
-}
-
-// end is the sandbox's end of a stream that is carried as it is.
-type end struct {
-	net.Conn
-	touch func()
 }

@@ -1,8 +1,11 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
 	"iter"
+	"slices"
+	"time"
 
 	"sallyport/audit"
 	"sallyport/rules"
@@ -11,10 +14,12 @@ import (
 
 // Recount counts again what records say was admitted and carried under the
 // limits of the cells that are attached. What is admitted is recorded first,
-// so nothing is lost over a restart, however the last process ended. It is for
-// the beginning, before anything is admitted; an error means that the counts
-// are not known.
+// so nothing is lost over a restart, however the last process ended: what has no
+// record of its end may have carried all that its limits of octets let through, and
+// counts as if it had (ADR-0041). It is for the beginning, before anything is
+// admitted; an error means that the counts are not known.
 func (g *Gate) Recount(recs iter.Seq2[audit.Record, error]) error {
+	open := map[string]admitted{} // by id, what has limits of octets
 	for rec, err := range recs {
 		if err != nil {
 			return fmt.Errorf("counting what was admitted: %w", err)
@@ -27,12 +32,105 @@ func (g *Gate) Recount(recs iter.Seq2[audit.Record, error]) error {
 		switch rec.Kind {
 		case audit.Admit:
 			g.counts.Recount(rec.Run, rec.Time, 1, 0, 0, all...)
+			if boundsOctets(all) {
+				open[rec.ID] = admitted{rec.Run, all}
+			}
 		case audit.Done:
 			g.counts.Recount(rec.Run, rec.Time, 0, rec.Sent, rec.Received, all...)
+			delete(open, rec.Ref)
 		default:
 		}
 	}
+	for _, a := range open {
+		g.counts.Fill(a.run, g.cfg.Now(), a.claims...)
+	}
 	return nil
+}
+
+// admitted is what a record says was admitted.
+type admitted struct {
+	run    string
+	claims []limit.Claim
+}
+
+func boundsOctets(all []limit.Claim) bool {
+	return slices.ContainsFunc(all, func(c limit.Claim) bool {
+		return c.Limits != nil && (c.Limits.Sent.N > 0 || c.Limits.Received.N > 0)
+	})
+}
+
+// count counts what is about to be admitted.
+func (p *pass) count() (*limit.Hold, error) {
+	declared := int64(0)
+	if p.req.Question == rules.Fetch {
+		declared = p.req.Length
+	}
+	d := &p.decision
+	return p.gate.counts.Take(p.identity.Run, p.began, declared, claims(d.Rule, d.Limits, d.Totals)...)
+}
+
+// spoke returns a decision as of whoever set the limit that was reached.
+func spoke(d rules.Decision, err error) rules.Decision {
+	if reached, ok := errors.AsType[*limit.ReachedError](err); ok && reached.Scope != "" {
+		d.Scope, d.Rule, d.Where = reached.Scope, "", "" // no rule spoke
+	}
+	return d
+}
+
+// waitOf returns after how long the cause of a refusal may be over, 0 if nobody knows.
+func waitOf(err error) time.Duration {
+	if reached, ok := errors.AsType[*limit.ReachedError](err); ok {
+		return reached.Wait
+	}
+	return 0
+}
+
+// Bounds reports whether limits bound the octets that p carries, sent and received.
+// Those that are bounded cross only as [Pass.Send] and [Pass.Receive] say.
+func (p Pass) Bounds() (sends, receives bool) {
+	if p.p == nil {
+		return false, false
+	}
+	return p.p.hold.Limits()
+}
+
+// Send counts n octets that are about to go upstream, and returns how many of them
+// may. If those are not all, a limit was reached in the midst of it: the error is a
+// [*DeniedError], which is not recorded by itself: [Pass.Done] tells it.
+func (p Pass) Send(n int) (int, error) {
+	if p.p == nil {
+		return 0, denied("", rules.Decision{}, rules.NoPolicy, errors.New("no pass to send with"))
+	}
+	k, err := p.p.hold.Send(p.p.gate.cfg.Now(), n)
+	return k, p.p.over(err)
+}
+
+// Receive is Send for octets that are about to go to the sandbox.
+func (p Pass) Receive(n int) (int, error) {
+	if p.p == nil {
+		return 0, denied("", rules.Decision{}, rules.NoPolicy, errors.New("no pass to receive with"))
+	}
+	k, err := p.p.hold.Receive(p.p.gate.cfg.Now(), n)
+	return k, p.p.over(err)
+}
+
+// Expect sets aside the n octets that an answer declares, so that it is refused as a
+// whole, and not cut off, where a limit has no room for it. The error is as of Send.
+func (p Pass) Expect(n int64) error {
+	if p.p == nil {
+		return denied("", rules.Decision{}, rules.NoPolicy, errors.New("no pass to receive with"))
+	}
+	return p.p.over(p.p.hold.Expect(p.p.gate.cfg.Now(), n))
+}
+
+// over is the refusal of what is over a limit, nil for what is not.
+func (p *pass) over(err error) error {
+	if err == nil {
+		return nil
+	}
+	e := denied(p.id, spoke(p.decision, err), rules.Limit, err)
+	e.Wait = waitOf(err)
+	return e
 }
 
 // builtIn is the scope of what the gateway answers itself, which is not counted.

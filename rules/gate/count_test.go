@@ -151,3 +151,85 @@ func TestWhatIsNotRecordedIsNotCounted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestConcurrentIsExact: of 64 clients as many are admitted at once as the limit says,
+// and as many again when those have ended.
+func TestConcurrentIsExact(t *testing.T) {
+	h := newHouse(t)
+	limited(t, h, rules.Limits{Concurrent: 16})
+	req := request(t, rules.Fetch, "api.test")
+	for range 3 {
+		passes := make(chan gate.Pass, 64)
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				p, err := h.Admit(t.Context(), req)
+				if err == nil {
+					passes <- p
+				} else if d := deniedBy(t, err); d.Reason != rules.Limit || d.Wait != 5*time.Second || d.Decision.Rule != "api" {
+					t.Errorf("%+v", d)
+				}
+			})
+		}
+		wg.Wait()
+		if len(passes) != 16 {
+			t.Fatalf("%d at once", len(passes))
+		}
+		for range 16 {
+			if err := (<-passes).Done(t.Context(), gate.Outcome{Status: 200}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestUnknownOctetsCountInFull: what a gateway had admitted when it was killed may have
+// carried all that its limits let through; what has a record of its end counts as that
+// says.
+func TestUnknownOctetsCountInFull(t *testing.T) {
+	for _, ended := range []bool{true, false} {
+		h := newHouse(t)
+		l := rules.Limits{Requests: rules.Rate{N: 10, Period: 3600}, Received: rules.Rate{N: 1000, Period: 3600}}
+		limited(t, h, l)
+		req := request(t, rules.Fetch, "api.test")
+		p, err := h.Admit(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := p.Receive(900); n != 900 || err != nil {
+			t.Fatal(n, err)
+		}
+		if ended {
+			if err := p.Done(t.Context(), gate.Outcome{Received: 900}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := h.log.all()
+		for i := range before {
+			before[i].Time = h.now
+		}
+		again := newHouse(t)
+		limited(t, again, l)
+		if err := again.Recount(each(before, nil)); err != nil {
+			t.Fatal(err)
+		}
+		p, err = again.Admit(t.Context(), req)
+		if !ended {
+			if d := deniedBy(t, err); d.Reason != rules.Limit || d.Wait < time.Hour || d.Decision.Rule != "api" {
+				t.Errorf("%+v", d)
+			}
+			again.now = again.now.Add(2 * time.Hour)
+			if _, err := again.Admit(t.Context(), req); err != nil {
+				t.Errorf("when the hour is over: %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := p.Receive(900)
+		if d := deniedBy(t, err); n != 100 || d.Reason != rules.Limit || d.Wait < time.Hour {
+			t.Errorf("%d more, %+v", n, d)
+		}
+	}
+}

@@ -238,10 +238,8 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 		return Pass{p}, nil
 	}
 	var err error
-	if p.hold, err = g.counts.Take(p.identity.Run, p.began, claims(p.decision.Rule, p.decision.Limits, p.decision.Totals)...); err != nil {
-		if reached, ok := errors.AsType[*limit.ReachedError](err); ok && reached.Scope != "" {
-			p.decision.Scope, p.decision.Rule, p.decision.Where = reached.Scope, "", "" // no rule spoke
-		}
+	if p.hold, err = p.count(); err != nil {
+		p.decision = spoke(p.decision, err)
 		return Pass{}, g.refuse(ctx, p, rules.Limit, err)
 	}
 	rec := p.record(audit.Admit)
@@ -322,9 +320,7 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	}
 	_ = g.tellCredential(ctx, &rec, p.id) // it is a refusal either way
 	e := denied(p.id, p.decision, reason, cause)
-	if reached, ok := errors.AsType[*limit.ReachedError](cause); ok {
-		e.Wait = reached.Wait
-	}
+	e.Wait = waitOf(cause)
 	return e
 }
 

@@ -6,10 +6,11 @@
 // pass. A period is counted in 60 slots, and the oldest is forgotten as a whole
 // once all of it has passed, so that a limit may hold for up to a 60th longer
 // than it says and never for less. Requests are counted when they are admitted,
-// so that their limit is exact however many come at once; octets when what
-// carried them has ended, since nobody knows them before. It trusts its caller
-// for the time, and keeps nothing over a restart: the caller counts again what
-// its log says.
+// octets before they cross: what a request declares when it is admitted, and the
+// rest in pieces that are set aside as it flows. So both are exact however many
+// come at once. It trusts its caller for the time, and to carry no octet that was
+// not counted. It keeps nothing over a restart: the caller counts again what its
+// log says.
 package limit
 
 import (
@@ -37,137 +38,133 @@ type Claim struct {
 
 // tally counts under one key of one run.
 type tally struct {
-	open                     int64
-	requests, sent, received window
+	open     int64
+	requests window
+	octets   [directions]window
+	aside    [directions]int64 // of these, set aside for what has not ended
 }
 
-const slots = 60
+// direction is one of the two ways of octets.
+type direction int
 
-// window counts in the slots of the last period, and the one before them.
-type window struct {
-	last int64 // the newest slot, by its number since the Unix epoch
-	n    [slots + 1]int64
+const (
+	sent direction = iota
+	received
+	directions
+)
+
+// of returns the limit of a direction.
+func (d direction) of(l *rules.Limits) rules.Rate {
+	if d == sent {
+		return l.Sent
+	}
+	return l.Received
 }
 
-// slot returns the number of a time's slot, and how many make a period.
-func slot(now time.Time, period int64) (at, span, length int64) {
-	length = max(period/slots, 1)
-	return now.Unix() / length, min(max(period/length, 1), slots), length
-}
-
-// moveTo makes a slot the newest. A clock that goes back moves nothing.
-func (w *window) moveTo(at int64) {
-	if at-w.last > slots {
-		w.n, w.last = [slots + 1]int64{}, at
-	}
-	for w.last < at {
-		w.last++
-		w.n[w.last%(slots+1)] = 0
-	}
-}
-
-// add counts at a time; what is older than the window is past counting.
-func (w *window) add(now time.Time, r rules.Rate, n int64) {
-	if r.N == 0 {
-		return
-	}
-	at, span, _ := slot(now, r.Period)
-	if w.moveTo(at); at >= w.last-span {
-		w.n[at%(slots+1)] += n
-	}
-}
-
-// full tells after how long there is room for one more, 0 for now.
-func (w *window) full(now time.Time, r rules.Rate) time.Duration {
-	if r.N == 0 {
-		return 0
-	}
-	at, span, length := slot(now, r.Period)
-	w.moveTo(at)
-	sum := int64(0)
-	for i := w.last - span; i <= w.last; i++ {
-		sum += w.n[max(i, 0)%(slots+1)]
-	}
-	for i := w.last - span; sum >= r.N; i++ {
-		if sum -= w.n[max(i, 0)%(slots+1)]; sum < r.N || i == w.last {
-			return max(time.Unix((i+span+1)*length, 0).Sub(now), 1)
-		}
-	}
-	return 0
-}
+func (d direction) String() string { return [directions]string{"octets sent", "octets received"}[d] }
 
 // ReachedError says which limit was reached. The caller may try again after Wait.
 type ReachedError struct {
 	Limit string // as a policy names it
 	Scope string // whose it is, "" for the rule's
-	Wait  time.Duration
+	// Declared is how many octets there is no room for, 0 where there is room for none.
+	Declared int64
+	Wait     time.Duration
 }
 
 // Error implements error.
 func (e *ReachedError) Error() string {
-	if e.Scope != "" {
-		return "the limit of " + e.Limit + ", which the " + e.Scope + " sets for all of a run, is reached"
+	what := "is reached"
+	if e.Declared > 0 {
+		what = fmt.Sprintf("has no room for the %d that are declared", e.Declared)
 	}
-	return "the limit of " + e.Limit + " is reached"
+	if e.Scope != "" {
+		return "the limit of " + e.Limit + ", which the " + e.Scope + " sets for all of a run, " + what
+	}
+	return "the limit of " + e.Limit + " " + what
 }
 
 // concurrentWait is said where nobody knows when something will end.
 const concurrentWait = 5 * time.Second
 
-// Hold is one thing that was counted and has not ended.
-type Hold struct {
-	c      *Counter
-	at     time.Time
-	claims []held
-}
-
 type held struct {
 	t      *tally
 	limits rules.Limits
+	scope  string
 }
 
-// Take counts one request or stream under all claims at once, or says which
-// limit is reached: then it is a [*ReachedError], and nothing was counted.
-func (c *Counter) Take(run string, now time.Time, claims ...Claim) (*Hold, error) {
+// Take counts one request or stream under all claims at once, and sets aside the
+// octets that it declares to send, or says which limit is reached: then it is a
+// [*ReachedError], and nothing was counted.
+func (c *Counter) Take(run string, now time.Time, declared int64, claims ...Claim) (*Hold, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := &Hold{c: c, at: now}
+	var h *Hold
 	for _, x := range claims {
 		if x.Limits == nil || x.Limits.IsZero() {
 			continue
 		}
 		t := c.tallyLocked(run, x.Key)
-		if err := t.reachedLocked(x.Limits, now); err != nil {
+		if err := t.reachedLocked(x.Limits, now, declared); err != nil {
 			err.Scope = x.Scope
 			return nil, err
 		}
-		h.claims = append(h.claims, held{t, *x.Limits})
+		if h == nil {
+			h = &Hold{c: c, at: now, claims: make([]held, 0, len(claims))}
+		}
+		h.claims = append(h.claims, held{t, *x.Limits, x.Scope})
 	}
-	if len(h.claims) == 0 {
+	if h == nil {
 		return nil, nil
 	}
 	for _, x := range h.claims {
 		x.t.open++
-		x.t.addLocked(&x.limits, now, 1, 0, 0)
+		x.t.requests.add(now, x.limits.Requests, 1)
+	}
+	for d := range directions {
+		h.flows[d].begin(h, d)
+	}
+	if declared > 0 && h.flows[sent].limited {
+		h.flows[sent].setLocked(now, declared)
 	}
 	return h, nil
 }
 
 // reachedLocked needs the counter's mu.
-func (t *tally) reachedLocked(l *rules.Limits, now time.Time) *ReachedError {
+func (t *tally) reachedLocked(l *rules.Limits, now time.Time, declared int64) *ReachedError {
 	if l.Concurrent > 0 && t.open >= l.Concurrent {
 		return &ReachedError{Limit: fmt.Sprintf("%d at once", l.Concurrent), Wait: concurrentWait}
 	}
-	for _, x := range []struct {
-		name string
-		w    *window
-		r    rules.Rate
-	}{{"requests", &t.requests, l.Requests}, {"octets sent", &t.sent, l.Sent}, {"octets received", &t.received, l.Received}} {
-		if wait := x.w.full(now, x.r); wait > 0 {
-			return &ReachedError{Limit: fmt.Sprintf("%d %s in %d seconds", x.r.N, x.name, x.r.Period), Wait: wait}
-		}
+	if wait := t.requests.wait(now, l.Requests, 1); wait > 0 {
+		return &ReachedError{Limit: words(l.Requests, "requests"), Wait: wait}
 	}
-	return nil
+	if err := t.fullLocked(sent, l, now, max(declared, 1)); err != nil {
+		return err
+	}
+	return t.fullLocked(received, l, now, 1)
+}
+
+// fullLocked says that there is no room for n octets, if that is so. It needs the
+// counter's mu.
+func (t *tally) fullLocked(d direction, l *rules.Limits, now time.Time, n int64) *ReachedError {
+	r, w := d.of(l), &t.octets[d]
+	wait := w.wait(now, r, n)
+	if wait == 0 {
+		return nil
+	}
+	e := &ReachedError{Limit: words(r, d.String()), Wait: wait}
+	room := w.room(now, r)
+	if room > 0 {
+		e.Declared = n
+	}
+	if t.aside[d] > 0 && n <= min(r.N, room+t.aside[d]) {
+		e.Wait = min(wait, concurrentWait) // what is under way may leave some over
+	}
+	return e
+}
+
+func words(r rules.Rate, what string) string {
+	return fmt.Sprintf("%d %s in %d seconds", r.N, what, r.Period)
 }
 
 // tallyLocked needs mu.
@@ -186,45 +183,33 @@ func (c *Counter) tallyLocked(run, key string) *tally {
 	return t
 }
 
-// addLocked needs the counter's mu.
-func (t *tally) addLocked(l *rules.Limits, at time.Time, requests, sent, received int64) {
-	t.requests.add(at, l.Requests, requests)
-	t.sent.add(at, l.Sent, sent)
-	t.received.add(at, l.Received, received)
-}
-
-// End says that what was taken has ended, and what it carried. A nil Hold is
-// nothing. It is called once.
-func (h *Hold) End(now time.Time, sent, received int64) {
-	h.over(now, 0, sent, received)
-}
-
-// Undo takes back what was not done after all.
-func (h *Hold) Undo() {
-	if h != nil {
-		h.over(h.at, -1, 0, 0)
-	}
-}
-
-func (h *Hold) over(at time.Time, requests, sent, received int64) {
-	if h == nil {
-		return
-	}
-	h.c.mu.Lock()
-	defer h.c.mu.Unlock()
-	for _, x := range h.claims {
-		x.t.open--
-		x.t.addLocked(&x.limits, at, requests, sent, received)
-	}
-}
-
 // Recount adds what was counted before a restart; nothing of it is open.
 func (c *Counter) Recount(run string, at time.Time, requests, sent, received int64, claims ...Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, x := range claims {
 		if x.Limits != nil {
-			c.tallyLocked(run, x.Key).addLocked(x.Limits, at, requests, sent, received)
+			t := c.tallyLocked(run, x.Key)
+			t.requests.add(at, x.Limits.Requests, requests)
+			for d, n := range [directions]int64{sent, received} {
+				t.octets[d].add(at, direction(d).of(x.Limits), n)
+			}
+		}
+	}
+}
+
+// Fill counts as many octets as the limits let through: what crossed before a
+// restart, and nobody knows how much it was.
+func (c *Counter) Fill(run string, at time.Time, claims ...Claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, x := range claims {
+		if x.Limits != nil {
+			t := c.tallyLocked(run, x.Key)
+			for d := range directions {
+				r := d.of(x.Limits)
+				t.octets[d].add(at, r, min(r.N, t.octets[d].room(at, r)))
+			}
 		}
 	}
 }
