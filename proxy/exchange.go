@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -268,8 +269,8 @@ func (x *exchange) end() {
 	if x.overBody.Load() && x.reason == "" {
 		x.reason = rules.BodyTooLarge
 	}
-	if x.overOctets.Load() != nil {
-		x.reason = rules.Limit
+	if over := x.overOctets.Load(); over != nil {
+		x.reason, x.err = rules.Limit, cmp.Or(x.err, *over)
 	}
 	x.stopBody()
 	if x.counted {
