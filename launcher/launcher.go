@@ -53,8 +53,18 @@ type Gateway struct {
 	Detach func(ctx context.Context, cell string) error
 	// Record appends to the log. An error means that it must be taken as not written.
 	Record func(ctx context.Context, r audit.Record) error
-	// Denials returns what was refused to a run lately, and how much in all.
-	Denials func(ctx context.Context, run string) (last []Denial, count int, err error)
+	// Denials returns what was refused to a run, also if the gateway has begun
+	// again meanwhile, or the run is detached.
+	Denials func(ctx context.Context, run string) (Denials, error)
+}
+
+// Denials is what was refused to a run.
+type Denials struct {
+	Last  []Denial // lately
+	Count int      // in all
+	// More says that there may be more than Count: requests that could not be
+	// recorded, of a gateway that was killed.
+	More bool
 }
 
 // Denial is a request that policy refused.

@@ -229,9 +229,10 @@ func (l *lab) launcher(progress func(string)) (*launcher.Launcher, error) {
 			Reload: func(ctx context.Context, cell string) error { return call(ctx, "/v1/attach", cellMessage{cell}) },
 			Detach: func(ctx context.Context, cell string) error { return call(ctx, "/v1/detach", cellMessage{cell}) },
 			Record: func(ctx context.Context, r audit.Record) error { return call(ctx, "/v1/record", r) },
-			Denials: func(ctx context.Context, run string) (d []launcher.Denial, n int, err error) {
-				err = client.Call(ctx, "/v1/denials", runMessage{run}, &d)
-				return d, len(d), err
+			Denials: func(ctx context.Context, run string) (d launcher.Denials, err error) {
+				err = client.Call(ctx, "/v1/denials", runMessage{run}, &d.Last)
+				d.Count = len(d.Last)
+				return d, err
 			},
 		},
 		Broker: launcher.Broker{

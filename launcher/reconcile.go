@@ -80,6 +80,10 @@ func (l *Launcher) bury(ctx context.Context, id string, lock *os.File) error {
 	if err != nil {
 		j = &journal{Cell: id} // it died before the journal, or it is none of ours: the id is enough
 	}
+	var denied Denials // asked before the run is detached
+	if j.Started {
+		denied = l.denials(ctx, j.Run)
+	}
 	var exported error
 	if j.Export != "" && filepath.Base(j.Export) == ".sallyport-"+id {
 		exported = os.RemoveAll(j.Export)
@@ -100,7 +104,8 @@ func (l *Launcher) bury(ctx context.Context, id string, lock *os.File) error {
 	errs = append(errs, l.cfg.Network.Remove(ctx, id))
 	if j.Started {
 		_, err := l.record(ctx, audit.RunEnd, j, Ending{
-			Exit: 125, Cause: Died, Text: "launcher died in step " + j.Step, Destroyed: errors.Join(errs...) == nil,
+			Exit: 125, Cause: Died, Text: "launcher died in step " + j.Step,
+			Denied: denied.Count, Uncounted: denied.More, Destroyed: errors.Join(errs...) == nil,
 		})
 		errs = append(errs, err)
 	}

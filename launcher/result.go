@@ -56,7 +56,8 @@ type Result struct {
 	Skipped []string     `json:"skipped,omitempty"`
 	Export  string       `json:"export,omitempty"` // where the files are
 
-	Denied  int      `json:"denied"` // requests
+	Denied    int  `json:"denied"`                     // requests
+	Uncounted bool `json:"denied_uncounted,omitempty"` // there may have been more: the gateway was killed, or could not be asked
 	Denials []Denial `json:"denials,omitempty"`
 	Bypass  Bypass   `json:"bypass"` // packets that went for another way out
 
@@ -254,6 +255,9 @@ func (r *Result) set(c Cause, text string) { r.Cause, r.Text = c, text }
 func (r *Result) remark(l Limits) {
 	if r.Usage.PIDsHit > 0 {
 		r.Text += fmt.Sprintf("; it may have %d processes and tried to make more", l.PIDs)
+	}
+	if r.Uncounted {
+		r.Text += "; not all that was denied could be counted"
 	}
 	if r.Denied == 0 {
 		return

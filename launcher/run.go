@@ -412,6 +412,7 @@ type Ending struct {
 	Usage     Usage    `json:"usage"`
 	Truncated bool     `json:"truncated,omitempty"`
 	Denied    int      `json:"denied"`
+	Uncounted bool     `json:"denied_uncounted,omitempty"` // Denied is the least
 	Files     []string `json:"files,omitempty"` // "sha256 size path"; the first ones
 	FileCount int      `json:"file_count"`
 	FilesSum  string   `json:"files_sha256,omitempty"` // of all those lines
@@ -432,7 +433,7 @@ func (r *run) recordEnd(ctx context.Context) error {
 	res := &r.result
 	e := Ending{
 		Exit: res.Exit, Signal: res.Signal, Cause: res.Cause, Text: res.Text, Micros: res.Duration.Microseconds(),
-		Usage: res.Usage, Truncated: res.Truncated, Denied: res.Denied, FileCount: len(res.Files), Destroyed: res.Destroyed,
+		Usage: res.Usage, Truncated: res.Truncated, Denied: res.Denied, Uncounted: res.Uncounted, FileCount: len(res.Files), Destroyed: res.Destroyed,
 	}
 	if e.Cause == "" {
 		e.Cause, e.Text = NotStarted, "the sandbox was not started"

@@ -60,11 +60,8 @@ func (r *run) work(ctx context.Context) error {
 func (r *run) explain(ctx context.Context, out guest.Outcome) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	denials, count, err := r.l.cfg.Gateway.Denials(ctx, r.result.Run)
-	if err != nil {
-		r.l.cfg.Log.Warn("asking for the denials of a run", "run", r.result.Run, "error", err)
-	}
-	r.result.Denied, r.result.Denials = count, denials
+	d := r.l.denials(ctx, r.result.Run)
+	r.result.Denied, r.result.Denials, r.result.Uncounted = d.Count, d.Last, d.More
 	r.result.remark(r.spec.Limits)
 	r.result.Skipped = append(r.result.Skipped, out.Done.Skipped...)
 	for _, why := range []string{out.Done.Error, errorText(out.Export)} {
@@ -74,6 +71,16 @@ func (r *run) explain(ctx context.Context, out guest.Outcome) {
 			break
 		}
 	}
+}
+
+// denials asks for what was refused to a run. What cannot be asked is not 0.
+func (l *Launcher) denials(ctx context.Context, run string) Denials {
+	d, err := l.cfg.Gateway.Denials(ctx, run)
+	if err != nil {
+		l.cfg.Log.Warn("asking for the denials of a run", "run", run, "error", err)
+		return Denials{More: true}
+	}
+	return d
 }
 
 func errorText(err error) string {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"strings"
 	"time"
 
@@ -139,15 +140,22 @@ func (s *Story) surroundings(ctx context.Context, x *index.Index) error {
 
 // Timeline returns the id of the run that begins with what was asked for, and
 // all that the log tells of it, in order. An admit and its done are one step.
+// What happened to the gateway meanwhile is told between, though it is no run's:
+// restarts, gaps, and what became of the run's policies.
 func Timeline(ctx context.Context, x *index.Index, run string) (string, iter.Seq2[Step, error], error) {
 	run, err := resolve(ctx, x, "run", run)
 	if err != nil {
 		return "", nil, err
 	}
+	first, last, err := extent(ctx, x, run)
+	if err != nil {
+		return "", nil, err
+	}
 	return run, func(yield func(Step, error) bool) {
-		rest := `WHERE r.run = ? AND r.run <> '' AND NOT (r.kind = 'done' AND
-			EXISTS (SELECT 1 FROM records a WHERE a.id = r.ref AND a.kind = 'admit')) ORDER BY r.seq`
-		for r, err := range x.Records(ctx, rest, run) {
+		rest := `WHERE r.seq IN (SELECT seq FROM entries WHERE shape IN (SELECT shape FROM shapes WHERE run = ?1 AND run <> '')
+			UNION ALL SELECT seq FROM entries WHERE +seq BETWEEN ?2 AND ?3 AND shape IN (SELECT shape FROM shapes WHERE ` + around + `))
+			AND NOT (r.kind = 'done' AND EXISTS (SELECT 1 FROM records a WHERE a.id = r.ref AND a.kind = 'admit')) ORDER BY r.seq`
+		for r, err := range x.Records(ctx, rest, run, first, last) {
 			step := Step{Record: r}
 			if err == nil && r.Kind == audit.Admit {
 				step.Done, err = doneOf(ctx, x, r.ID)
@@ -157,6 +165,26 @@ func Timeline(ctx context.Context, x *index.Index, run string) (string, iter.Seq
 			}
 		}
 	}, nil
+}
+
+// around is the condition that a shape is of the gateway's own records that
+// belong to every run of that time, or to the policies of the run ?1.
+const around = `run = '' AND (kind IN ('log.open', 'log.close', 'gap') OR
+	kind IN ('policy.load', 'policy.refuse') AND policy IN (SELECT policy FROM shapes WHERE run = ?1 AND run <> ''))`
+
+// extent returns the first and the last record of a run. One that has not ended
+// goes on to the end of the log.
+func extent(ctx context.Context, x *index.Index, run string) (first, last int64, err error) {
+	var ended bool
+	err = x.DB().QueryRowContext(ctx, `SELECT min(seq), max(seq), max(kind = 'run.end') FROM entries JOIN shapes USING (shape)
+		WHERE run = ? AND run <> ''`, run).Scan(&first, &last, &ended)
+	if err != nil {
+		return 0, 0, fmt.Errorf("asking the index: %w", err)
+	}
+	if !ended {
+		last = math.MaxInt64
+	}
+	return first, last, nil
 }
 
 func doneOf(ctx context.Context, x *index.Index, id string) (*audit.Record, error) {

@@ -40,10 +40,15 @@ func (r *recorder) Append(ctx context.Context, rec *audit.Record) error {
 	}
 	r.n.Add(1)
 	r.metrics.count(rec)
-	if rec.Verdict == rules.Deny.String() && rec.Run != "" && rec.Kind != audit.Bypass && !reflex(rec) {
+	if refusal(rec) {
 		r.remember(rec)
 	}
 	return nil
+}
+
+// refusal reports whether a run is told of a record.
+func refusal(rec *audit.Record) bool {
+	return rec.Verdict == rules.Deny.String() && rec.Run != "" && rec.Kind != audit.Bypass && !reflex(rec)
 }
 
 // unrecorded remembers what was refused because it could not be recorded: the
@@ -76,7 +81,8 @@ func reflex(rec *audit.Record) bool {
 	}
 }
 
-func (r *recorder) remember(rec *audit.Record) {
+// deniedOf is a record as a run is told of it.
+func deniedOf(rec *audit.Record) proxy.Denied {
 	d := proxy.Denied{
 		Time: rec.Time, ID: rec.ID, Reason: rec.Reason, Rule: rec.Rule, Method: rec.Method,
 		Host: rec.Host, Port: rec.Port, Path: rec.Path,
@@ -90,14 +96,23 @@ func (r *recorder) remember(rec *audit.Record) {
 	if rec.QType != "" {
 		d.Method = "DNS " + rec.QType
 	}
+	return d
+}
+
+func (r *recorder) remember(rec *audit.Record) {
+	d := deniedOf(rec)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts[rec.Run]++
-	list := append(r.last[rec.Run], d)
-	if len(list) > maxDenials {
-		list = append(list[:0], list[len(list)-maxDenials:]...)
+	r.last[rec.Run] = newest(append(r.last[rec.Run], d), maxDenials)
+}
+
+// newest keeps the last n of a list.
+func newest(list []proxy.Denied, n int) []proxy.Denied {
+	if len(list) > n {
+		list = append(list[:0], list[len(list)-n:]...)
 	}
-	r.last[rec.Run] = list
+	return list
 }
 
 // recent returns up to n refusals of a run, oldest first, and how many there were.

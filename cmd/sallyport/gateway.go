@@ -128,6 +128,7 @@ type gateway struct {
 	keepFor time.Duration  // of records and bodies; 0 is for ever
 	access  live.Access
 	since   time.Time
+	first   uint64 // number of the first record that is a decision of this process
 	load    digestLoader
 	trials  sync.Map // tests of credentials under way: cell → gate.Identity
 	metrics *metrics
@@ -166,6 +167,7 @@ func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Log
 	if g.records, err = openAudit(inst, cfg); err != nil {
 		return nil, err
 	}
+	g.first = g.records.Signed() // how the log was opened is signed at once
 	g.metrics = newMetrics(func() int { return len(g.table.Cells()) }, g.records.Ready)
 	g.recent = newRecorder(g.records, g.metrics)
 	g.gate, err = gate.New(gate.Config{Identity: g.identity, Recorder: g.recent, Now: time.Now, Hash: g.records.Hash})

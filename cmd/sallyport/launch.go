@@ -93,16 +93,16 @@ func (i instance) gatewayCalls() launcher.Gateway {
 		Reload: func(ctx context.Context, id string) error { return callGateway(ctx, i, "/v1/reload", cellIn{id}, nil) },
 		Detach: func(ctx context.Context, id string) error { return callGateway(ctx, i, "/v1/detach", cellIn{id}, nil) },
 		Record: func(ctx context.Context, r audit.Record) error { return callGateway(ctx, i, "/v1/record", r, nil) },
-		Denials: func(ctx context.Context, run string) ([]launcher.Denial, int, error) {
-			var out denialsOut
-			if err := callGateway(ctx, i, "/v1/denials", denialsIn{run, maxDenials}, &out); err != nil {
-				return nil, 0, err
+		Denials: func(ctx context.Context, run string) (launcher.Denials, error) {
+			var in denialsOut
+			if err := callGateway(ctx, i, "/v1/denials", denialsIn{run, maxDenials}, &in); err != nil {
+				return launcher.Denials{}, err
 			}
-			list := make([]launcher.Denial, 0, len(out.Denials))
-			for _, d := range out.Denials {
-				list = append(list, launcher.Denial{Record: d.ID, Time: d.Time, Reason: d.Reason, What: what(d)})
+			out := launcher.Denials{Count: int(min(in.Count, math.MaxInt32)), More: in.More}
+			for _, d := range in.Denials {
+				out.Last = append(out.Last, launcher.Denial{Record: d.ID, Time: d.Time, Reason: d.Reason, What: what(d)})
 			}
-			return list, int(min(out.Count, math.MaxInt32)), nil
+			return out, nil
 		},
 	}
 }

@@ -23,6 +23,7 @@ type (
 	}
 	denialsOut struct {
 		Count   uint64         `json:"count"`
+		More    bool           `json:"more,omitempty"` // there may have been more, which could not be recorded
 		Denials []proxy.Denied `json:"denials"`
 	}
 	statusOut struct {
@@ -114,8 +115,7 @@ func (g *gateway) handler() http.Handler {
 		return empty{}, g.recent.Append(ctx, &rec)
 	}))
 	mux.Handle("POST /v1/denials", control.Handle(rootOnly, func(_ context.Context, in denialsIn) (denialsOut, error) {
-		list, n := g.recent.recent(in.Run, in.Last)
-		return denialsOut{n, list}, nil
+		return g.refused(in.Run, in.Last)
 	}))
 	mux.Handle("POST /v1/status", control.Handle(rootOnly, func(context.Context, empty) (statusOut, error) {
 		return g.status(), nil
