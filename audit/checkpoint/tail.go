@@ -37,6 +37,7 @@ type Tail struct {
 	Closed bool  // the record before them, or the last of them, is log.close
 
 	n            int64
+	since        time.Time // of the first of them
 	opened       bool // a log.open is among them: what follows it is signed first
 	oldest, last time.Time
 	fault        string
@@ -52,6 +53,9 @@ func (t *Tail) Add(line []byte) error {
 		return fmt.Errorf("this is not a record: %w", err)
 	}
 	t.n++
+	if t.n == 1 {
+		t.since = r.Time
+	}
 	opens := r.Kind == "log.open"
 	t.opened = t.opened || opens
 	switch own := opens || r.Kind == "gap"; {
@@ -67,6 +71,9 @@ func (t *Tail) Add(line []byte) error {
 	t.Closed = r.Kind == "log.close"
 	return nil
 }
+
+// Since is the time of the first record, zero if there is none.
+func (t *Tail) Since() time.Time { return t.since }
 
 func (t *Tail) span(at time.Time) {
 	if t.oldest.IsZero() || at.Before(t.oldest) {

@@ -27,6 +27,7 @@ type BundleConfig struct {
 	Key      string // the public key's text
 	Policies string // directory of policies by digest; empty leaves them out
 	Filter   query.Filter
+	Anchors  [][]byte  // checkpoints that were kept elsewhere: the log is checked against them, and they go in
 	Covered  bool      // leave out matching records that no checkpoint covers yet, rather than fail
 	Now      time.Time // named in the README, and the time of its files
 }
@@ -37,8 +38,10 @@ type BundleReport struct {
 	Policies    int `json:"policies"`
 	Runs        int `json:"runs"` // whose manifest or result is in it
 	Checkpoints int `json:"checkpoints"`
+	Anchors     int `json:"anchors"` // that the records were checked against
 	// Uncovered records match and are not in the bundle: no checkpoint covers them yet.
-	Uncovered int      `json:"uncovered,omitempty"`
+	Uncovered int                  `json:"uncovered,omitempty"`
+	LeftOut   map[audit.Kind]int64 `json:"left_out,omitempty"` // them, by kind
 	Absent    []string `json:"absent,omitempty"` // policies that are named and were not found
 }
 
@@ -57,6 +60,7 @@ const (
 	bundleProofs  = "proofs/"
 	bundlePolicy  = "policies/"
 	bundleRun     = "runs/"
+	bundleAnchor  = "anchors/"
 	bundleKey     = "log.pub"
 	bundleHistory = "checkpoints"
 	bundleReadme  = "README.txt"
@@ -66,6 +70,22 @@ const (
 type chosen struct {
 	records map[int64]audit.Record
 	proofs  []*verify.Proof
+	anchors []*verify.AnchorProof
+}
+
+// uncovered counts by kind what could not be proved.
+func (c *chosen) uncovered() map[audit.Kind]int64 {
+	out := map[audit.Kind]int64{}
+	for _, r := range c.records {
+		out[r.Kind]++
+	}
+	for _, p := range c.proofs {
+		kind := c.records[p.Index].Kind
+		if out[kind]--; out[kind] == 0 {
+			delete(out, kind)
+		}
+	}
+	return out
 }
 
 // choose checks the whole log and proves the records that match.
@@ -75,7 +95,7 @@ func choose(cfg BundleConfig) (chosen, error) {
 	if err != nil {
 		return out, err
 	}
-	out.proofs, err = verify.ProveAll(cfg.Dir, cfg.Key, func(line []byte) bool {
+	out.proofs, out.anchors, err = verify.ProveAll(cfg.Dir, cfg.Key, verify.Options{Anchors: cfg.Anchors}, func(line []byte) bool {
 		var r audit.Record
 		if json.Unmarshal(line, &r) != nil || !cfg.Filter.Match(&r) && !near.holds(&r) {
 			return false
@@ -104,6 +124,7 @@ func Bundle(w io.Writer, cfg BundleConfig) (BundleReport, error) {
 	if err != nil {
 		return out, err
 	}
+	out.LeftOut = these.uncovered()
 	b := &bundle{zip: zip.NewWriter(w), now: cfg.Now.UTC()}
 	digests := b.addRecords(these, &out)
 	b.add(bundleKey, []byte(strings.TrimSpace(cfg.Key)+"\n"))
@@ -117,6 +138,10 @@ func Bundle(w io.Writer, cfg BundleConfig) (BundleReport, error) {
 	}
 	out.Checkpoints = n
 	b.add(bundleHistory, history[:size])
+	for i, a := range these.anchors {
+		b.add(fmt.Sprintf("%s%03d.proof", bundleAnchor, i), a.Marshal())
+	}
+	out.Anchors = len(these.anchors)
 	b.addPolicies(cfg.Policies, digests, &out)
 	text, err := readme(bundleFormat, out, b.now)
 	if err != nil {
@@ -213,8 +238,9 @@ const maxMember = 2 << 30
 // CheckBundle checks the bundle in a file against the public key: that every
 // record has a good proof and every proof its record, that the policies are
 // those of their names and of the records, and that each of its files is there,
-// says what a bundle's says, and is none other.
-func CheckBundle(path, key string) (BundleReport, error) {
+// says what a bundle's says, and is none other. Anchors are checkpoints that
+// were kept elsewhere: each must be one that the bundle was made with.
+func CheckBundle(path, key string, anchors ...[]byte) (BundleReport, error) {
 	z, err := zip.OpenReader(path)
 	if err != nil {
 		return BundleReport{}, fmt.Errorf("reading the bundle: %w", err)
@@ -226,7 +252,7 @@ func CheckBundle(path, key string) (BundleReport, error) {
 	// order of their records.
 	slices.SortStableFunc(z.File, func(f, g *zip.File) int { return strings.Compare(f.Name, g.Name) })
 	for _, f := range z.File {
-		if f.UncompressedSize64 == 0 && (f.Name == bundleProofs || f.Name == bundlePolicy || f.Name == bundleRun) {
+		if f.UncompressedSize64 == 0 && (f.Name == bundleProofs || f.Name == bundlePolicy || f.Name == bundleRun || f.Name == bundleAnchor) {
 			continue
 		}
 		if _, twice := b.files[f.Name]; twice {
@@ -241,7 +267,10 @@ func CheckBundle(path, key string) (BundleReport, error) {
 			return b.BundleReport, err
 		}
 	}
-	return b.BundleReport, b.whole()
+	if err := b.whole(); err != nil {
+		return b.BundleReport, err
+	}
+	return b.BundleReport, b.anchored(anchors)
 }
 
 // opened is a bundle that is being checked.
@@ -251,6 +280,7 @@ type opened struct {
 	files  map[string][]byte
 	proved bytes.Buffer    // records that have a proof
 	signed [][]byte        // the checkpoints of the proofs
+	kept   []*verify.AnchorProof
 	runs   manifests       // of the records
 	named  map[string]bool // policies that records name
 }
@@ -273,6 +303,8 @@ func (b *opened) take(name string, data []byte) error {
 			return fmt.Errorf("%q is not the policy of its name", name)
 		}
 		b.Policies++
+	case strings.HasPrefix(name, bundleAnchor):
+		return b.anchor(name, data)
 	case strings.HasPrefix(name, bundleRun): // compared when all records were seen
 		b.Runs++
 	case name != bundleRecords && name != bundleKey && name != bundleHistory && name != bundleReadme:
@@ -326,6 +358,9 @@ func (b *opened) whole() error {
 			return fmt.Errorf("%s lacks the checkpoint of a proof", bundleHistory)
 		}
 	}
+	if err := b.ancestry(); err != nil {
+		return err
+	}
 	if err := b.manifests(); err != nil {
 		return err
 	}
@@ -369,6 +404,7 @@ func (b *opened) readme() error {
 	if err != nil {
 		return err
 	}
+	b.LeftOut, b.Uncovered = leftOutOf(got)
 	want, err := readme(format, b.BundleReport, made)
 	if err == nil && !bytes.Equal(got, want) {
 		err = fmt.Errorf("%s is not the one of these files: it was replaced, or a policy or checkpoint was removed", bundleReadme)

@@ -3,6 +3,7 @@ package export_test
 import (
 	"encoding/json"
 	"net/netip"
+	neturl "net/url"
 	"os"
 	"regexp"
 	"strconv"
@@ -64,7 +65,15 @@ func TestCEFReadsBack(t *testing.T) {
 		if want := strings.TrimSpace(string(r.Kind) + " " + r.Reason); name != want {
 			t.Errorf("record %d has the name %q, want %q", r.Seq, name, want)
 		}
-		if got["request"] != r.Path || got["dhost"] != r.Host || got["msg"] != r.Error || got["externalId"] != r.ID || got["cs1"] != r.Run ||
+		url := r.Path
+		if r.Path != "" && r.Host != "" {
+			u, err := neturl.Parse(got["request"])
+			if err != nil || u.Scheme == "" || u.Hostname() != r.Host || !strings.HasSuffix(got["request"], r.Path) {
+				t.Errorf("record %d was asked for at %q, %v", r.Seq, got["request"], err)
+			}
+			url = got["request"]
+		}
+		if got["request"] != url || got["dhost"] != r.Host || got["msg"] != r.Error || got["externalId"] != r.ID || got["cs1"] != r.Run ||
 			got["reason"] != r.Reason {
 			t.Errorf("record %d reads as %v", r.Seq, got)
 		}

@@ -23,9 +23,15 @@ import (
 type Config struct {
 	Version string // of the program, where a format names its producer
 	Host    string // the machine, where a format asks for one; default "sallyport"
+	// LeftOut counts, if it is not nil, the records by kind that the format has no
+	// place for, and that are not in the export.
+	LeftOut map[audit.Kind]int64
 }
 
-// writer takes the records of one export.
+// errNoPlace says that a format has no place for a record.
+var errNoPlace = errors.New("the format has no place for it")
+
+// writer takes the records of one export; errNoPlace leaves one out.
 type writer interface {
 	record(*audit.Record) error
 	close() error // writes what follows the last record
@@ -70,6 +76,12 @@ func Write(w io.Writer, format string, recs iter.Seq2[audit.Record, error], cfg 
 		}
 		if err == nil {
 			err = f.record(&r)
+		}
+		if errors.Is(err, errNoPlace) {
+			if cfg.LeftOut != nil {
+				cfg.LeftOut[r.Kind]++
+			}
+			err = nil
 		}
 		if err != nil {
 			return n, fmt.Errorf("exporting after %d records: %w", n, err)

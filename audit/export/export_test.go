@@ -143,6 +143,39 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
+// TestWriteCountsWhatItLeavesOut: a format that has no place for a record does not
+// leave it out without a word.
+func TestWriteCountsWhatItLeavesOut(t *testing.T) {
+	recs := records(t)
+	want := map[string]map[audit.Kind]int64{"har": {}, "ocsf": {}}
+	for _, r := range recs {
+		if r.Method == "" || r.Host == "" || r.Kind != audit.Done && r.Kind != audit.Refuse {
+			want["har"][r.Kind]++
+		}
+		switch r.Kind {
+		case audit.Admit, audit.Refuse, audit.Done, audit.DNS, audit.Credential:
+		default:
+			want["ocsf"][r.Kind]++
+		}
+	}
+	for _, format := range export.Formats() {
+		got := map[audit.Kind]int64{}
+		n, err := export.Write(&bytes.Buffer{}, format, seq(recs), export.Config{LeftOut: got})
+		if err != nil || n != int64(len(recs)) {
+			t.Errorf("%s: Write = %d, %v", format, n, err)
+		}
+		if want[format] == nil {
+			want[format] = map[audit.Kind]int64{}
+		}
+		if diff := cmp.Diff(want[format], got); diff != "" {
+			t.Errorf("%s left out (-want +got):\n%s", format, diff)
+		}
+	}
+	if len(want["har"]) == 0 || len(want["ocsf"]) == 0 {
+		t.Error("there is nothing to be left out")
+	}
+}
+
 func validate(t *testing.T, schema string, text []byte) {
 	t.Helper()
 	c := jsonschema.NewCompiler()

@@ -86,7 +86,7 @@ func (h *har) head() error {
 
 func (h *har) record(r *audit.Record) error {
 	if r.Method == "" || r.Host == "" || r.Kind != audit.Done && r.Kind != audit.Refuse {
-		return nil
+		return errNoPlace
 	}
 	first := !h.begun
 	if err := h.head(); err != nil {

@@ -34,7 +34,7 @@ func (f ocsf) record(r *audit.Record) error {
 	case r.QType != "":
 		class, activity = ocsfDNS, 6 // Traffic: query and answer in one
 	case !isRequest(r):
-		return nil
+		return errNoPlace
 	case activity == 0 && r.Method != "":
 		activity = 99
 	}

@@ -6,8 +6,10 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"text/template"
 
 	"sallyport/audit/export"
 )
@@ -16,6 +18,7 @@ import (
 func TestReadmesStay(t *testing.T) {
 	want := map[string]string{
 		"readme/1.txt": "f19c628f170afb00d19e82bc32dc16d1881bfd26e3213687316343894931ae07",
+		"readme/3.txt": "a956a2be54e9b2aa4bd9be50d84cc67907c01915e51bef7c7c076c51b3f87198",
 		"readme/2.txt": "d7a3b1d4a14d5cda164753fcad278dd0b7c9f6c0dcfecaf4026a138e6400788b",
 	}
 	files, err := filepath.Glob("readme/*")
@@ -33,21 +36,51 @@ func TestReadmesStay(t *testing.T) {
 	}
 }
 
+// older renders the README of an older format, out of one of the newest.
+func older(t *testing.T, format string, newest []byte) []byte {
+	t.Helper()
+	made := regexp.MustCompile(`made on ([^\n]*)\.\n`).FindSubmatch(newest)
+	checkpoints := regexp.MustCompile(`at that time, ([0-9]+)`).FindSubmatch(newest)
+	absent := regexp.MustCompile(`by its SHA-256(\n *not in here, since they were not found: [^\n]*)`).FindSubmatch(newest)
+	if made == nil || checkpoints == nil || absent == nil {
+		t.Fatalf("the README has changed: %s", newest)
+	}
+	text, err := template.ParseFiles("readme/" + format + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	err = text.Execute(&b, map[string]any{
+		"Made": string(made[1]), "Records": 17, "Runs": 1, "Policies": 1, "Absent": string(absent[1]), "Checkpoints": string(checkpoints[1]),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
 // TestCheckBundleOfEachFormat: bundles that were made before the README changed
 // keep verifying, and one of a later program is told from one that was changed.
 func TestCheckBundleOfEachFormat(t *testing.T) {
 	path, key := bundled(t)
 	for line, want := range map[string]string{
+		"Bundle format 3, made on ":   "",
 		"Bundle format 2, made on ":   "",
 		"Made on ":                    "", // as bundles of format 1 begin
-		"Bundle format 3, made on ":   "the bundle has format 3, and this program knows up to 2: check it with a newer sallyport",
+		"Bundle format 4, made on ":   "the bundle has format 4, and this program knows up to 3: check it with a newer sallyport",
 		"Bundle format 1, made on ":   "README.txt is of bundle format \"1\", which is none",
 		"Bundle format 0002 made on ": "README.txt is none of a bundle",
-		"Bundle format 02, made on ":  "README.txt is not the one of these files",
+		"Bundle format 03, made on ":  "README.txt is not the one of these files",
 	} {
 		again := rezip(t, path, func(name string, data []byte) ([]byte, bool) {
-			if name == "README.txt" {
-				data = bytes.Replace(data, []byte("Bundle format 2, made on "), []byte(line), 1)
+			switch {
+			case name != "README.txt":
+			case line == "Made on ":
+				data = older(t, "1", data)
+			case line == "Bundle format 2, made on ":
+				data = older(t, "2", data)
+			default:
+				data = bytes.Replace(data, []byte("Bundle format 3, made on "), []byte(line), 1)
 			}
 			return data, true
 		})

@@ -112,6 +112,9 @@ func labels(r *audit.Record) object {
 	return o
 }
 
+// httpVersions are the versions of HTTP of a request's proto.
+var httpVersions = map[string]string{"h1": "1.1", "h2": "2"}
+
 // protocols adds what was asked for.
 func (e ecs) protocols(o object, r *audit.Record) {
 	http, request, response := object{}, object{}, object{}
@@ -132,7 +135,10 @@ func (e ecs) protocols(o object, r *audit.Record) {
 		}
 		o["dns"] = dns
 	}
-	if r.Proto != "" {
+	if version := httpVersions[r.Proto]; version != "" {
+		http["version"], o["http"] = version, http
+		o["network"] = object{"protocol": "http"}
+	} else if r.Proto != "" {
 		o["network"] = object{"protocol": r.Proto}
 	}
 	if r.Listener != "" {
@@ -230,7 +236,7 @@ func (f cef) record(r *audit.Record) error {
 		{"dpt", digits(int64(r.Port))},
 		{"app", r.Proto},
 		{"requestMethod", r.Method},
-		{"request", r.Path},
+		{"request", requestURL(r)},
 		{"out", digits(r.Sent)},
 		{"in", digits(r.Received)},
 		{"outcome", digits(int64(r.Status))},
@@ -273,6 +279,14 @@ func byFamily(addr string) (v4, v6 string) {
 		return ip.String(), ""
 	}
 	return "", ip.String()
+}
+
+// requestURL is the URL of a request, without its query.
+func requestURL(r *audit.Record) string {
+	if r.Path == "" || r.Host == "" {
+		return r.Path
+	}
+	return urlOf(r)
 }
 
 func label(value, name string) string {

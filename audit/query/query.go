@@ -166,6 +166,10 @@ func (s *scanner) turn(seg *Segment, toEnd bool) (io.ReadCloser, error) {
 // openAtEnd passes over every line that has begun.
 func (s *scanner) openAtEnd(path string, file *os.File) error {
 	end, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("reading the log: %w", err)
+	}
+	lines, err := countLines(io.NewSectionReader(file, 0, end))
 	if err == nil && end > 0 {
 		_, err = file.Seek(-1, io.SeekCurrent)
 	}
@@ -173,10 +177,32 @@ func (s *scanner) openAtEnd(path string, file *os.File) error {
 		return fmt.Errorf("reading the log: %w", err)
 	}
 	s.open(path, file)
+	s.line = lines
 	if end > 0 {
 		s.skip()
 	}
 	return nil
+}
+
+// countLines counts the lines that have begun.
+func countLines(r io.Reader) (n int64, err error) {
+	buf, last := make([]byte, 64<<10), byte('\n')
+	for {
+		k, err := r.Read(buf)
+		if k > 0 {
+			n += int64(bytes.Count(buf[:k], []byte{'\n'}))
+			last = buf[k-1]
+		}
+		if errors.Is(err, io.EOF) {
+			if last != '\n' {
+				n++
+			}
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
 }
 
 // scanner turns lines into records.

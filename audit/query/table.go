@@ -117,7 +117,7 @@ func heading(w io.Writer, day *string, today string) error {
 		return nil
 	}
 	if *day == "" {
-		if err := row(w, "TIME", "KIND", "VERDICT", "REASON", "WHAT"); err != nil {
+		if err := row(w, "TIME UTC", "KIND", "VERDICT", "REASON", "WHAT"); err != nil {
 			return err
 		}
 	}

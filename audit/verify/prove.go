@@ -38,7 +38,7 @@ var ErrNotCovered = errors.New("the record is not yet covered by a checkpoint")
 // the record with the given id, or number.
 func Prove(dir, key, id string) (*Proof, error) {
 	found := false
-	proofs, err := ProveAll(dir, key, func(line []byte) bool {
+	proofs, _, err := ProveAll(dir, key, Options{}, func(line []byte) bool {
 		_, n, _ := head(line)
 		hit := !found && (strconv.FormatInt(n, 10) == id || hasID(line, id))
 		found = found || hit
@@ -56,31 +56,33 @@ func Prove(dir, key, id string) (*Proof, error) {
 }
 
 // ProveAll checks the whole log in dir, asks want about each line, in order,
-// and returns a proof for each that is wanted and covered by a checkpoint. It
-// keeps 64 bytes a record of the log in memory.
-func ProveAll(dir, key string, want func(line []byte) bool) ([]*Proof, error) {
-	report, err := Verify(dir, key, Options{})
+// and returns a proof for each that is wanted and covered by a checkpoint, and
+// of each anchor that what it was signed over is the beginning of the log that
+// the proofs are of. It keeps 64 bytes a record of the log in memory.
+func ProveAll(dir, key string, opts Options, want func(line []byte) bool) ([]*Proof, []*AnchorProof, error) {
+	report, err := Verify(dir, key, opts)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	proofs, hashes, err := seek(dir, key, report.Signed.N, want)
 	if err != nil || len(proofs) == 0 {
-		return nil, err
+		return nil, nil, err
 	}
 	msg, err := find(dir, key, report.Signed)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, p := range proofs {
 		p.Checkpoint = msg
 		if p.Path, err = tlog.ProveRecord(report.Signed.N, p.Index, hashes); err != nil {
-			return nil, fmt.Errorf("proving record %d: %w", p.Index, err)
+			return nil, nil, fmt.Errorf("proving record %d: %w", p.Index, err)
 		}
 		if err := p.Check(key); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return proofs, nil
+	anchors, err := proveAnchors(key, opts.Anchors, msg, hashes)
+	return proofs, anchors, err
 }
 
 // seek finds the records that are wanted, and returns those of the first

@@ -92,6 +92,8 @@ type Report struct {
 	// when it crashed: nothing is known against them, and nothing for them.
 	Covered  int64     `json:"covered"`
 	Signed   tlog.Tree `json:"signed"` // the newest good checkpoint
+	// UncoveredSince is the time of the first record that is not covered; zero if all are.
+	UncoveredSince time.Time `json:"uncovered_since,omitzero"`
 	SignedAt time.Time `json:"signed_at"`
 	// Torn are bytes at the end of the segments or the checkpoints that are no
 	// whole line or checkpoint.
@@ -147,7 +149,7 @@ func (r Report) String() string {
 			x.From.UTC().Format(time.DateOnly), x.Until.UTC().Format(time.DateOnly), x.At.UTC().Format(time.RFC3339), x.Record)
 	}
 	if n := r.next() - r.Covered; n > 0 {
-		s += fmt.Sprintf("; %d newer, not yet covered", n)
+		s += fmt.Sprintf("; the last %s covered by no checkpoint", uncoveredWords(n, r.UncoveredSince))
 	}
 	if r.Torn > 0 {
 		s += fmt.Sprintf("; %d bytes of an unfinished line or checkpoint", r.Torn)
@@ -162,6 +164,15 @@ func (r Report) String() string {
 		s += "; no files of a log: " + strings.Join(r.Unknown, " ")
 	}
 	return s
+}
+
+func uncoveredWords(n int64, since time.Time) string {
+	noun := fmt.Sprintf("%d records", n)
+	if n == 1 {
+		noun = "record"
+	}
+	verb := map[bool]string{true: "is", false: "are"}[n == 1]
+	return fmt.Sprintf("%s, since %s, %s", noun, since.UTC().Format(time.RFC3339), verb)
 }
 
 // Verify reads the whole log in dir and checks it against the public key that
@@ -354,6 +365,7 @@ func (c *checker) newestSigned() checkpoint.Checkpoint {
 // and that no anchor knows of a later checkpoint.
 func (c *checker) coverage() error {
 	n := c.edge.n
+	c.UncoveredSince = c.tail.Since()
 	if a := c.newest; a != nil && a.After(c.last) {
 		had := "has none"
 		if c.last != nil {

@@ -96,7 +96,7 @@ func printFields(w io.Writer, rows [][2]string) error {
 	return err
 }
 
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000") }
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000Z") }
 
 // join puts between two texts what belongs there if both are given.
 func join(between, a, b string) string {
@@ -200,7 +200,7 @@ refusals). Denied are refused requests and names, and what failed after it was a
 		}
 		return result{by, of, append([]answer.Total{}, list...)}, err
 	}, func(w io.Writer, r result) error {
-		rows := [][]string{{strings.ToUpper(r.By), "REQUESTS", "DENIED", "LOOK-UPS", "SENT", "RECEIVED", "LAST"}}
+		rows := [][]string{{strings.ToUpper(r.By), "REQUESTS", "DENIED", "LOOK-UPS", "SENT", "RECEIVED", "LAST (UTC)"}}
 		for _, t := range r.List {
 			rows = append(rows, []string{
 				query.Fit(query.Printable(t.Key), 40), number(t.Requests), number(t.Denied), number(t.Lookups),
@@ -238,7 +238,7 @@ time, or with --baseline as much of it. Names and requests are counted together.
 		list, err := answer.New(c.Context(), x, span, base)
 		return append([]answer.First{}, list...), err
 	}, func(w io.Writer, list []answer.First) error {
-		rows := [][]string{{"FIRST", "NEW", "HOST", "ADMITTED", "REFUSED", "ID"}}
+		rows := [][]string{{"FIRST (UTC)", "NEW", "HOST", "ADMITTED", "REFUSED", "ID"}}
 		for _, f := range list {
 			what := "host"
 			if f.Method != "" {
@@ -333,7 +333,7 @@ gateway's certificate, packets that went for another way out, gaps. Each is a hi
 	}, func(w io.Writer, list []answer.Anomaly) error {
 		var b strings.Builder
 		for _, a := range list {
-			fmt.Fprintf(&b, "%s  %s\n", a.First.Format("2006-01-02 15:04:05"), a.Kind)
+			fmt.Fprintf(&b, "%s  %s\n", a.First.UTC().Format("2006-01-02 15:04:05Z"), a.Kind)
 			for _, line := range wrap(query.Printable(a.Why), 96) {
 				fmt.Fprintf(&b, "    %s\n", line)
 			}

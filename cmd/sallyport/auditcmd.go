@@ -245,7 +245,7 @@ func printRecords(c *cobra.Command, dir string, recs iter.Seq2[audit.Record, err
 	}
 	found := 0
 	counted := func(yield func(audit.Record, error) bool) {
-		for r, err := range recs {
+		for r, err := range ofKnownSchema(c, recs) {
 			found++
 			if !yield(r, err) {
 				return
@@ -264,6 +264,24 @@ func printRecords(c *cobra.Command, dir string, recs iter.Seq2[audit.Record, err
 		fmt.Fprintln(c.ErrOrStderr(), "sallyport: "+whyNone(c, dir))
 	}
 	return err
+}
+
+// ofKnownSchema tells once that records are of a later schema than this program's: they
+// are read all the same, and may say more than is shown.
+func ofKnownSchema(c *cobra.Command, recs iter.Seq2[audit.Record, error]) iter.Seq2[audit.Record, error] {
+	return func(yield func(audit.Record, error) bool) {
+		told := false
+		for r, err := range recs {
+			if err == nil && r.Schema > audit.Schema && !told {
+				told = true
+				fmt.Fprintf(c.ErrOrStderr(), "sallyport: record %d is of schema version %d, and this program knows %d: it may say more than is shown; use a newer sallyport\n",
+					r.Seq, r.Schema, audit.Schema)
+			}
+			if !yield(r, err) {
+				return
+			}
+		}
+	}
 }
 
 // whyNone says why no record of the log in dir was found: the run that --run names

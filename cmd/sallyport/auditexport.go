@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 
 func newAuditExport() *cobra.Command {
 	var format, file, bundle, key string
+	var anchors []string
 	var covered bool
 	c := &cobra.Command{
 		Use:   "export [FILTER...]",
@@ -25,7 +28,7 @@ func newAuditExport() *cobra.Command {
 (1.4: HTTP 4002 and DNS 4003 activity), ecs (Elastic Common Schema), cef, otlp (OTLP/HTTP JSON,
 a request a line) or parquet. These are views, and prove nothing. With --bundle it writes a ZIP
 archive instead that can be checked without the log: records, how their runs began and ended,
-proofs, policies, checkpoints, the public key, and a README that says how.
+proofs, policies, checkpoints, anchors, the public key, and a README that says how.
 
 ` + filterHelp,
 		Example: `  sallyport audit export --format csv --run 01J... > run.csv
@@ -47,7 +50,7 @@ proofs, policies, checkpoints, the public key, and a README that says how.
 				return err
 			}
 			if bundle == "" {
-				return exportTo(c, file, format, selected(c, query.Records(dir, f), j))
+				return exportTo(c, file, format, selected(c, ofKnownSchema(c, query.Records(dir, f)), j))
 			}
 			if j != nil {
 				return usage(hint(errors.New("--jq and --bundle do not go together: a bundle holds records as they were signed"), "use a filter"))
@@ -56,13 +59,20 @@ proofs, policies, checkpoints, the public key, and a README that says how.
 			if err != nil {
 				return err
 			}
-			return exportBundle(c, bundle, export.BundleConfig{Dir: dir, Key: text, Policies: keptPolicies(c, inst), Filter: f, Covered: covered, Now: time.Now()})
+			kept, err := readAnchors(anchors, text)
+			if err != nil {
+				return err
+			}
+			return exportBundle(c, bundle, export.BundleConfig{
+				Dir: dir, Key: text, Policies: keptPolicies(c, inst), Filter: f, Anchors: kept.Anchors, Covered: covered, Now: time.Now(),
+			})
 		},
 	}
 	c.Flags().StringVar(&format, "format", "jsonl", strings.Join(export.Formats(), ", "))
 	c.Flags().StringVar(&file, "file", "", "write to this new file, not to the standard output")
 	c.Flags().StringVar(&bundle, "bundle", "", "write a bundle to this new file")
 	c.Flags().StringVar(&key, "key", "", "with --bundle: file with the public key; default: the instance's")
+	c.Flags().StringArrayVar(&anchors, "anchor", nil, "with --bundle: file with a checkpoint that was kept elsewhere, which the log is checked against, and which goes in")
 	addPolicies(c)
 	c.Flags().BoolVar(&covered, "covered", false, "with --bundle: leave out records that no checkpoint covers yet")
 	addJQ(c, "a program in jq's language that selects records, or changes them: select(.status >= 500), del(.path)")
@@ -88,7 +98,8 @@ func selected(c *cobra.Command, recs iter.Seq2[audit.Record, error], j *query.JQ
 }
 
 func exportTo(c *cobra.Command, file, format string, recs iter.Seq2[audit.Record, error]) error {
-	if _, err := outputJSON(c); err != nil {
+	asJSON, err := outputJSON(c)
+	if err != nil {
 		return err
 	}
 	w := c.OutOrStdout()
@@ -104,7 +115,8 @@ func exportTo(c *cobra.Command, file, format string, recs iter.Seq2[audit.Record
 	if err != nil {
 		host = "" // the format's default
 	}
-	n, err := export.Write(w, format, recs, export.Config{Version: version(), Host: host})
+	cfg := export.Config{Version: version(), Host: host, LeftOut: map[audit.Kind]int64{}}
+	n, err := export.Write(w, format, recs, cfg)
 	if errors.Is(err, export.ErrFormat) {
 		err = usage(hint(err, "the formats are: %s", strings.Join(export.Formats(), " ")))
 	}
@@ -114,10 +126,38 @@ func exportTo(c *cobra.Command, file, format string, recs iter.Seq2[audit.Record
 			err = errors.Join(err, os.Remove(file))
 		}
 	}
-	if err == nil {
-		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d records read\n", n)
+	if err != nil {
+		return err
 	}
-	return err
+	if asJSON { // beside the export, if that is what the standard output holds
+		to := c.ErrOrStderr()
+		if out != nil {
+			to = c.OutOrStdout()
+		}
+		return printJSON(to, exported{format, n, cfg.LeftOut})
+	}
+	fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d records read\n", n)
+	if len(cfg.LeftOut) > 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s has no place for all: left out %s; --format jsonl, csv, ecs, cef, otlp and parquet hold every record\n",
+			format, byKind(cfg.LeftOut))
+	}
+	return nil
+}
+
+// exported tells what an export read, and what of that is not in it.
+type exported struct {
+	Format  string               `json:"format"`
+	Records int64                `json:"records"` // read
+	LeftOut map[audit.Kind]int64 `json:"left_out"`
+}
+
+// byKind lists counts, as in 3 dns, 1 gap.
+func byKind(counts map[audit.Kind]int64) string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[k], k))
+	}
+	return query.Printable(strings.Join(parts, ", "))
 }
 
 func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error {
@@ -142,9 +182,9 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 	if asJSON {
 		return printJSON(c.OutOrStdout(), r)
 	}
-	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %d records with their proofs, %d policies, %d runs\n", path, r.Records, r.Policies, r.Runs)
+	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %d records with their proofs, %d policies, %d runs%s\n", path, r.Records, r.Policies, r.Runs, anchored(r))
 	if r.Uncovered > 0 {
-		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d records were left out: no checkpoint covers them yet\n", r.Uncovered)
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d records were left out, since no checkpoint covers them yet: %s\n", r.Uncovered, byKind(r.LeftOut))
 	}
 	for _, d := range r.Absent {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: policy %s was not found: --policies DIR\n", query.Printable(d))
@@ -152,13 +192,25 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 	return nil
 }
 
+// anchored says how many anchors a bundle holds.
+func anchored(r export.BundleReport) string {
+	if r.Anchors == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d anchors", r.Anchors)
+}
+
 // verifyBundle checks what export --bundle wrote.
-func verifyBundle(c *cobra.Command, path, keyFile string) error {
+func verifyBundle(c *cobra.Command, path, keyFile string, anchorFiles []string) error {
 	key, asJSON, err := checking(c, keyFile)
 	if err != nil {
 		return err
 	}
-	r, err := export.CheckBundle(path, key)
+	anchors, err := readAnchors(anchorFiles, key)
+	if err != nil {
+		return err
+	}
+	r, err := export.CheckBundle(path, key, anchors.Anchors...)
 	if asJSON {
 		out := struct {
 			OK      bool   `json:"ok"`
@@ -173,10 +225,16 @@ func verifyBundle(c *cobra.Command, path, keyFile string) error {
 		}
 		return &exitError{code: exitFailed}
 	}
+	if errors.Is(err, export.ErrNotAnchored) {
+		return hint(err, "have it made with this one: sallyport audit export --bundle FILE --anchor CHECKPOINT")
+	}
 	if err != nil {
 		return hint(fmt.Errorf("the bundle is not good: %w", err), "ask for it again, and compare the keys")
 	}
-	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %d records of the log that was signed with this key, %d policies, %d runs\n", r.Records, r.Policies, r.Runs)
+	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %d records of the log that was signed with this key, %d policies, %d runs%s\n", r.Records, r.Policies, r.Runs, anchored(r))
+	if n := len(anchorFiles); n < r.Anchors {
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: checked against %d of the %d anchors in it: name yours with --anchor FILE\n", n, r.Anchors)
+	}
 	for _, d := range r.Absent {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: policy %s is named and not in the bundle\n", query.Printable(d))
 	}

@@ -26,7 +26,8 @@ func newAuditVerify() *cobra.Command {
 that were kept elsewhere (--anchor) show in addition that no old copy was put in its place; the
 one beside the key (KEY.anchor for --key KEY.pub) is compared by itself.
 With --proof it checks, without the log, what audit prove wrote about one record, and with
---bundle what audit export --bundle wrote about many.
+--bundle what audit export --bundle wrote about many; there --anchor names a checkpoint that the
+bundle was made with.
 Exit codes: 0 the log is good; 1 it is not, and the first bad record is named; 2 usage.`,
 		Example: `  sallyport audit verify
   sallyport audit verify --anchor /mnt/elsewhere/checkpoint
@@ -39,7 +40,7 @@ Exit codes: 0 the log is good; 1 it is not, and the first bad record is named; 2
 				return verifyProof(c, proof, key)
 			}
 			if bundle != "" {
-				return verifyBundle(c, bundle, key)
+				return verifyBundle(c, bundle, key, anchors)
 			}
 			return verifyLog(c, key, anchors)
 		},

@@ -13,20 +13,22 @@ import (
 )
 
 // meter tells a person how far an index is: on a terminal as a bar in one line,
-// elsewhere as a line now and then. What takes less than a second is not told.
+// elsewhere as one line for reading and one for sorting, since it may end in a
+// file. What takes less than a second is not told.
 type meter struct {
 	w     io.Writer
 	bar   bool
 	began time.Time
 	last  time.Time // when it was told
 	every time.Duration
+	told  map[bool]bool // off a terminal: whether it was told, by Sorting
 }
 
 func newMeter(w io.Writer) *meter {
 	now := time.Now()
-	m := &meter{w: w, began: now, last: now, every: 5 * time.Second}
+	m := &meter{w: w, began: now, last: now, every: 200 * time.Millisecond, told: map[bool]bool{}}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		m.bar, m.every = true, 200*time.Millisecond
+		m.bar = true
 	}
 	return m
 }
@@ -39,7 +41,11 @@ func (m *meter) show(p index.Progress) {
 	}
 	m.last = now
 	line := meterLine(p, now.Sub(m.began))
+	if !m.bar && m.told[p.Sorting] {
+		return
+	}
 	if !m.bar {
+		m.told[p.Sorting] = true
 		fmt.Fprintln(m.w, "sallyport: "+line)
 		return
 	}
