@@ -56,10 +56,10 @@ type Result struct {
 	Skipped []string     `json:"skipped,omitempty"`
 	Export  string       `json:"export,omitempty"` // where the files are
 
-	Denied    int  `json:"denied"`                     // requests
-	Uncounted bool `json:"denied_uncounted,omitempty"` // there may have been more: the gateway was killed, or could not be asked
-	Denials []Denial `json:"denials,omitempty"`
-	Bypass  Bypass   `json:"bypass"` // packets that went for another way out
+	Denied    int      `json:"denied"`                     // requests
+	Uncounted bool     `json:"denied_uncounted,omitempty"` // there may have been more: the gateway was killed, or could not be asked
+	Denials   []Denial `json:"denials,omitempty"`
+	Bypass    Bypass   `json:"bypass"` // packets that went for another way out
 
 	Records   []string `json:"records"`   // ids in the log: run.start, run.end
 	Destroyed bool     `json:"destroyed"` // nothing of the sandbox is left

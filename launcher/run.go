@@ -413,7 +413,7 @@ type Ending struct {
 	Truncated bool     `json:"truncated,omitempty"`
 	Denied    int      `json:"denied"`
 	Uncounted bool     `json:"denied_uncounted,omitempty"` // Denied is the least
-	Files     []string `json:"files,omitempty"` // "sha256 size path"; the first ones
+	Files     []string `json:"files,omitempty"`            // "sha256 size path"; the first ones
 	FileCount int      `json:"file_count"`
 	FilesSum  string   `json:"files_sha256,omitempty"` // of all those lines
 	Destroyed bool     `json:"destroyed"`

@@ -38,7 +38,7 @@ type Tail struct {
 
 	n            int64
 	since        time.Time // of the first of them
-	opened       bool // a log.open is among them: what follows it is signed first
+	opened       bool      // a log.open is among them: what follows it is signed first
 	oldest, last time.Time
 	fault        string
 }

@@ -125,12 +125,18 @@ func TestCheckBundleRefusesForgedAnchors(t *testing.T) {
 		change func(data []byte) ([]byte, bool)
 		want   string
 	}{
-		"another anchor":    {func(data []byte) ([]byte, bool) { return bytes.Replace(data, anchor, foreign, 1), true }, "were rewritten"},
-		"a hash less":       {func(data []byte) ([]byte, bool) { _, rest, _ := bytes.Cut(data, []byte("\n")); _, rest, _ = bytes.Cut(rest, []byte("\n")); return append([]byte("sallyport/anchor-proof@v1\n"), rest...), true }, "were rewritten"},
-		"another header":    {func(data []byte) ([]byte, bool) { return bytes.Replace(data, []byte("@v1"), []byte("@v2"), 1), true }, "this is none"},
-		"a blank more":      {func(data []byte) ([]byte, bool) { return append(data, ' '), true }, "anchor"},
-		"it is left out":    {func([]byte) ([]byte, bool) { return nil, false }, "is not the one of these files"},
-		"it is signed by X": {func(data []byte) ([]byte, bool) { return bytes.Replace(data, []byte("\n— "), []byte("\n— x"), 1), true }, "anchor"},
+		"another anchor": {func(data []byte) ([]byte, bool) { return bytes.Replace(data, anchor, foreign, 1), true }, "were rewritten"},
+		"a hash less": {func(data []byte) ([]byte, bool) {
+			_, rest, _ := bytes.Cut(data, []byte("\n"))
+			_, rest, _ = bytes.Cut(rest, []byte("\n"))
+			return append([]byte("sallyport/anchor-proof@v1\n"), rest...), true
+		}, "were rewritten"},
+		"another header": {func(data []byte) ([]byte, bool) { return bytes.Replace(data, []byte("@v1"), []byte("@v2"), 1), true }, "this is none"},
+		"a blank more":   {func(data []byte) ([]byte, bool) { return append(data, ' '), true }, "anchor"},
+		"it is left out": {func([]byte) ([]byte, bool) { return nil, false }, "is not the one of these files"},
+		"it is signed by X": {func(data []byte) ([]byte, bool) {
+			return bytes.Replace(data, []byte("\n— "), []byte("\n— x"), 1), true
+		}, "anchor"},
 	} {
 		bad := rezip(t, path, func(file string, data []byte) ([]byte, bool) {
 			if strings.HasPrefix(file, "anchors/") {

@@ -42,7 +42,7 @@ type BundleReport struct {
 	// Uncovered records match and are not in the bundle: no checkpoint covers them yet.
 	Uncovered int                  `json:"uncovered,omitempty"`
 	LeftOut   map[audit.Kind]int64 `json:"left_out,omitempty"` // them, by kind
-	Absent    []string `json:"absent,omitempty"` // policies that are named and were not found
+	Absent    []string             `json:"absent,omitempty"`   // policies that are named and were not found
 }
 
 // MaxBundle is how many records a bundle holds: each has a proof of its own.
@@ -278,8 +278,8 @@ type opened struct {
 	BundleReport
 	key    string
 	files  map[string][]byte
-	proved bytes.Buffer    // records that have a proof
-	signed [][]byte        // the checkpoints of the proofs
+	proved bytes.Buffer // records that have a proof
+	signed [][]byte     // the checkpoints of the proofs
 	kept   []*verify.AnchorProof
 	runs   manifests       // of the records
 	named  map[string]bool // policies that records name

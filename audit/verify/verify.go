@@ -90,11 +90,11 @@ type Report struct {
 	// Covered records stand under a good checkpoint, with those that were
 	// removed in order. Those after them are the youngest of a log that is being written, or was
 	// when it crashed: nothing is known against them, and nothing for them.
-	Covered  int64     `json:"covered"`
-	Signed   tlog.Tree `json:"signed"` // the newest good checkpoint
+	Covered int64     `json:"covered"`
+	Signed  tlog.Tree `json:"signed"` // the newest good checkpoint
 	// UncoveredSince is the time of the first record that is not covered; zero if all are.
 	UncoveredSince time.Time `json:"uncovered_since,omitzero"`
-	SignedAt time.Time `json:"signed_at"`
+	SignedAt       time.Time `json:"signed_at"`
 	// Torn are bytes at the end of the segments or the checkpoints that are no
 	// whole line or checkpoint.
 	Torn int64 `json:"torn"`

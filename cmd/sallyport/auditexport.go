@@ -182,7 +182,7 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 	if asJSON {
 		return printJSON(c.OutOrStdout(), r)
 	}
-	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %d records with their proofs, %d policies, %d runs%s\n", path, r.Records, r.Policies, r.Runs, anchored(r))
+	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %d records with their proofs, %d policies, %d runs%s\n", path, r.Records, r.Policies, r.Runs, anchorsIn(r))
 	if r.Uncovered > 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d records were left out, since no checkpoint covers them yet: %s\n", r.Uncovered, byKind(r.LeftOut))
 	}
@@ -192,8 +192,8 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 	return nil
 }
 
-// anchored says how many anchors a bundle holds.
-func anchored(r export.BundleReport) string {
+// anchorsIn says how many anchors a bundle holds.
+func anchorsIn(r export.BundleReport) string {
 	if r.Anchors == 0 {
 		return ""
 	}
@@ -231,7 +231,7 @@ func verifyBundle(c *cobra.Command, path, keyFile string, anchorFiles []string) 
 	if err != nil {
 		return hint(fmt.Errorf("the bundle is not good: %w", err), "ask for it again, and compare the keys")
 	}
-	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %d records of the log that was signed with this key, %d policies, %d runs%s\n", r.Records, r.Policies, r.Runs, anchored(r))
+	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %d records of the log that was signed with this key, %d policies, %d runs%s\n", r.Records, r.Policies, r.Runs, anchorsIn(r))
 	if n := len(anchorFiles); n < r.Anchors {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: checked against %d of the %d anchors in it: name yours with --anchor FILE\n", n, r.Anchors)
 	}

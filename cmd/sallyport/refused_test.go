@@ -29,7 +29,9 @@ func (st *stage) killed(recs ...audit.Record) {
 	st.must(l.Close())
 }
 
-func runID(at time.Time) string { return ulid.MustNew(ulid.Timestamp(at), ulid.DefaultEntropy()).String() }
+func runID(at time.Time) string {
+	return ulid.MustNew(ulid.Timestamp(at), ulid.DefaultEntropy()).String()
+}
 
 // TestRefusalsAreCountedAcrossARestart: what the gateway before refused is in the
 // log, and counts for a run that outlives it; that there may be more, which it
