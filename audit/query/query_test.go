@@ -263,7 +263,7 @@ func TestTable(t *testing.T) {
 	if err := query.Table(&out, query.Records(dir, parse(t, "run=r1"))); err != nil {
 		t.Fatal(err)
 	}
-	want := `TIME     KIND        VERDICT  REASON                 WHAT
+	want := `TIME UTC KIND        VERDICT  REASON                 WHAT
 2027-01-31
 12:00:00 run.start                                   x r1
 12:01:00 dns         inspect  allowed                A api.stripe.com -> 198.18.0.1
