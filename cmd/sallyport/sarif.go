@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"io"
 	"path/filepath"
 
@@ -61,6 +62,9 @@ const sarifRuleID = "policy"
 func printSARIF(w io.Writer, found policyfile.Errors) error {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
 	run.Tool.Driver = sarifDriver{"sallyport policy lint", version(), []sarifRule{{sarifRuleID, sarifText{"A policy must load"}}}}
+	for _, x := range policyfile.Findings() {
+		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRule{x.ID, sarifText{x.Means}})
+	}
 	for _, e := range found {
 		var at sarifLocation
 		at.Physical.Artifact.URI = filepath.ToSlash(e.File)
@@ -70,7 +74,7 @@ func printSARIF(w io.Writer, found policyfile.Errors) error {
 		if e.Source != "" {
 			at.Physical.Region.Snippet = &sarifText{e.Source}
 		}
-		run.Results = append(run.Results, sarifResult{sarifRuleID, "error", sarifText{e.Text}, []sarifLocation{at}})
+		run.Results = append(run.Results, sarifResult{cmp.Or(e.ID, sarifRuleID), "error", sarifText{e.Text}, []sarifLocation{at}})
 	}
 	return printJSON(w, sarifLog{"https://json.schemastore.org/sarif-2.1.0.json", "2.1.0", []sarifRun{run}})
 }

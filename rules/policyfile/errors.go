@@ -18,6 +18,8 @@ type Error struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`   // from 1; 0 if the error is about the file as a whole
 	Column int    `json:"column"` // from 1, in characters; 0 without a line, or where it is not known
+	// ID is the kind of a finding, see [Findings]; "" of an error.
+	ID     string `json:"id,omitempty"`
 	Text   string `json:"text"`
 	Source string `json:"source,omitempty"` // the line, made printable; of a long one the part round Column
 	caret  int    // column in Source
@@ -25,6 +27,9 @@ type Error struct {
 
 // Error implements error: file:line:col: text, the line, and a caret.
 func (e Error) Error() string {
+	if e.ID != "" {
+		e.Text += " [" + e.ID + "]"
+	}
 	if e.Line == 0 {
 		return e.File + ": " + e.Text
 	}

@@ -92,5 +92,6 @@ func Reference() []byte {
 	}{{"Policy", policyForm()}, {"Credential", credentialForm()}, {"Gateway", gatewayForm()}} {
 		w.section(2, d.title, d.form)
 	}
+	w.findings()
 	return w.Bytes()
 }

@@ -10,21 +10,19 @@ import (
 	"sallyport/rules/target"
 )
 
-// soon is how long before its end a rule is told of.
-const soon = 14 * 86400
-
-// resolvers are hosts of well-known public services of DNS over HTTPS.
-var resolvers = []string{
-	"dns.google", "dns.google.com", "cloudflare-dns.com", "mozilla.cloudflare-dns.com", "chrome.cloudflare-dns.com",
-	"one.one.one.one", "dns.quad9.net", "doh.opendns.com", "dns.nextdns.io", "dns.adguard-dns.com",
-	"1.1.1.1", "1.0.0.1", "8.8.8.8", "8.8.4.4", "9.9.9.9",
-}
+const (
+	// soon is how long before its end a rule is told of.
+	soon = 14 * 86400
+	// longest is for how long a rule may only observe: a season.
+	longest = 90 * 86400
+)
 
 // Strict returns what keeps a policy that loads out of production: a mode that
 // enforces nothing, a reason that nobody wrote yet, a rule that only observes and
-// has no end, one that has expired or will within 14 days of now (seconds since the
+// has no end or a late one, one that has expired or will within 14 days of now (seconds since the
 // Unix epoch), one that can admit nothing since others deny all of it, one about a
-// public resolver or a place where anybody can leave data, one that hides from the
+// public resolver, a place where anybody can leave data or a host that looks like
+// another one, one that hides from the
 // log or lets keys through and has no owner, one that lets people sign in without
 // the credential for it. The error is [Errors], nil for nothing.
 func (p *PolicyFile) Strict(now int64) error {
@@ -36,14 +34,14 @@ func (p *PolicyFile) Strict(now int64) error {
 	}
 	p.openSignIns(now)
 	if p.doc.mode.observe {
-		p.doc.errorf(p.doc.modeAt, "the policy enforces nothing: whatever its rules deny goes out; for production take mode out")
+		p.doc.find(policyObserves, p.doc.modeAt, "the policy enforces nothing: whatever its rules deny goes out; for production take mode out")
 	}
 	for _, r := range p.doc.allRules() {
 		r.strictTimes(now)
 		r.strictHosts()
-		r.strictWords()
+		r.strictWords(now)
 		if r.Action == rules.AllowAction && admitsNothing(&r.Rule, denies) {
-			r.doc.errorf(r.at, "rule %q admits nothing: deny rules take all of it", r.ID)
+			r.doc.find(admitsNothingID, r.at, "rule %q admits nothing: deny rules take all of it", r.ID)
 		}
 	}
 	return p.doc.loader.err()
@@ -95,7 +93,7 @@ func (p *PolicyFile) openSignIn(credential, u string, now int64) {
 	}
 	all := p.doc.allRules()
 	if i := slices.IndexFunc(all, func(r *ruleDoc) bool { return r.ID == d.Rule }); i >= 0 {
-		all[i].doc.errorf(all[i].at, "rule %q lets people sign in at %s without credential %q: true tokens would go into the sandbox; "+
+		all[i].doc.find(openSignInID, all[i].at, "rule %q lets people sign in at %s without credential %q: true tokens would go into the sandbox; "+
 			"add credential: %s to it, or deny POST there", d.Rule, u, credential, credential)
 	}
 }
@@ -104,7 +102,7 @@ func (p *PolicyFile) openSignIn(credential, u string, now int64) {
 func (r *ruleDoc) strictTimes(now int64) {
 	r.ending(now)
 	if r.Expires != 0 && r.Owner == "" && r.doc.owner == "" {
-		r.doc.errorf(r.node("expires"), "rule %q expires, and neither it nor its file has an owner who could renew it", r.ID)
+		r.doc.find(expiresNoOwner, r.node("expires"), "rule %q expires, and neither it nor its file has an owner who could renew it", r.ID)
 	}
 }
 
@@ -113,9 +111,9 @@ func (r *ruleDoc) ending(now int64) {
 	switch left := r.Expires - now; {
 	case r.Expires == 0 || left > soon:
 	case left <= 0:
-		r.doc.errorf(r.node("expires"), "rule %q has expired: take it out, or renew it%s", r.ID, r.ask())
+		r.doc.find(expiredID, r.node("expires"), "rule %q has expired: take it out, or renew it%s", r.ID, r.ask())
 	default:
-		r.doc.errorf(r.node("expires"), "rule %q expires in %d days%s", r.ID, (left+86399)/86400, r.ask())
+		r.doc.find(expiresSoon, r.node("expires"), "rule %q expires in %d days%s", r.ID, (left+86399)/86400, r.ask())
 	}
 }
 
@@ -125,31 +123,44 @@ func (r *ruleDoc) strictHosts() {
 		return
 	}
 	for _, h := range r.Hosts {
-		if slices.Contains(resolvers, h.Host.String()) {
-			r.doc.errorf(r.at, "rule %q allows %s, a public resolver: names asked there carry data out; DNS over HTTPS is refused anyway", r.ID, h.Host)
+		at := r.item("hosts", h.String())
+		if resolver := resolverIn(h); resolver != "" {
+			r.doc.find(publicResolver, at, "rule %q allows %s, a public resolver: names asked there carry data out; DNS over HTTPS is refused anyway", r.ID, resolver)
 		}
-		if name, ok := h.Host.Name(); ok && dropOf(name) != "" {
-			r.doc.errorf(r.item("hosts", h.String()), "rule %q allows %s: anybody can leave and fetch data at %s, or have names there lead anywhere", r.ID, h, dropOf(name))
+		name, ok := h.Host.Name()
+		if !ok {
+			continue
+		}
+		if dropOf(name) != "" {
+			r.doc.find(anybodysHost, at, "rule %q allows %s: anybody can leave and fetch data at %s, or have names there lead anywhere", r.ID, h, dropOf(name))
+		}
+		if shown, why := disguised(name); why != "" {
+			r.doc.find(lookalike, at, "rule %q allows %s (%s), which %s: is it the host that it looks like?", r.ID, h, shown, why)
 		}
 	}
 }
 
 // strictWords tells of a rule for which nobody answers yet.
-func (r *ruleDoc) strictWords() {
+func (r *ruleDoc) strictWords(now int64) {
 	if unwritten(r.Purpose) {
-		r.doc.errorf(r.node("reason"), "rule %q: the reason is still to be written", r.ID)
+		r.doc.find(reasonUnwritten, r.node("reason"), "rule %q: the reason is still to be written", r.ID)
 	}
-	if r.Observe && r.Expires == 0 {
-		r.doc.errorf(r.node("mode"), "rule %q only observes, and has no end: %s", r.ID, r.endOfObserving())
+	switch {
+	case !r.Observe:
+	case r.Expires == 0:
+		r.doc.find(observesEndless, r.node("mode"), "rule %q only observes, and has no end: %s", r.ID, r.endOfObserving())
+	case r.Expires-now > longest:
+		r.doc.find(observesLong, r.node("expires"), "rule %q only observes for %d days more: take mode out, or let it end within %d",
+			r.ID, (r.Expires-now+86399)/86400, longest/86400)
 	}
 	if r.Action != rules.AllowAction || r.Owner != "" || r.doc.owner != "" || r.doc.preset != nil {
 		return
 	}
 	if r.CallersKey {
-		r.doc.errorf(r.node("callers_key"), "rule %q lets keys of the caller's own through, to any account, and has no owner who answers for that: add owner", r.ID)
+		r.doc.find(callersKeyNoOwner, r.node("callers_key"), "rule %q lets keys of the caller's own through, to any account, and has no owner who answers for that: add owner", r.ID)
 	}
 	if r.Log == rules.LogNone {
-		r.doc.errorf(r.node("log"), "rule %q keeps paths out of the log, and has no owner who answers for that: add owner", r.ID)
+		r.doc.find(logNoOwner, r.node("log"), "rule %q keeps paths out of the log, and has no owner who answers for that: add owner", r.ID)
 	}
 }
 

@@ -76,7 +76,7 @@ tests:
 		got := f.Strict(tt.now).Error()
 		for _, want := range []string{
 			tt.want, "p.yaml:6:24: rule \"todo\": the reason is still to be written", "p.yaml:7:5: rule \"dead\" admits nothing",
-			"p.yaml:9:5: rule \"dns\" allows dns.google, a public resolver",
+			"p.yaml:9:40: rule \"dns\" allows dns.google, a public resolver",
 		} {
 			if !strings.Contains(got, want) {
 				t.Errorf("at %d:\n%s\nwant %q", tt.now, got, want)
@@ -161,7 +161,7 @@ func TestStrictRefusesWhatLetsOut(t *testing.T) {
 		withReason("lists what is TODO"):                             "",
 		with("mode: observe"):                                        endless,
 		with("mode: learn"):                                          endless,
-		with("mode: observe, expires: 2999-01-01, owner: eve"):       "",
+		with("mode: observe, expires: 2999-01-01, owner: eve"):       `rule "a" only observes for 375835 days more`,
 		with("mode: enforce"):                                        "",
 		with("callers_key: allow"):                                   "lets keys of the caller's own through",
 		with("callers_key: allow, owner: eve"):                       "",

@@ -70,28 +70,6 @@ var tenancies = []tenancy{
 	{"zendesk.com", 0},
 }
 
-// drops are domains where anybody has data received for him, without an account
-// or with one of a minute: pastes, files, requests that are kept, tunnels, and
-// names that resolve to any address that they hold.
-var drops = []string{
-	"0x0.st", "bashupload.com", "beeceptor.com", "bore.pub", "burpcollaborator.net", "catbox.moe", "ceye.io", "dnslog.cn", "dpaste.com",
-	"dpaste.org", "file.io", "gofile.io", "hastebin.com", "hookdeck.com", "interact.sh", "ix.io", "lhr.life", "loca.lt", "localhost.run",
-	"ngrok-free.app", "ngrok-free.dev", "ngrok.app", "ngrok.dev", "ngrok.io", "nip.io", "oast.fun", "oast.live", "oast.me", "oast.online", "oast.pro",
-	"oast.site", "oastify.com", "paste.ee", "paste.rs", "pastebin.com", "pinggy.link", "pipedream.net", "requestbin.com",
-	"requestbin.net", "requestcatcher.com", "requestrepo.com", "serveo.net", "sslip.io", "temp.sh", "termbin.com", "tmpfiles.org",
-	"transfer.sh", "trycloudflare.com", "webhook.site", "xip.io",
-}
-
-// dropOf returns the domain of drops that a host is or lies below, "" for none.
-func dropOf(n target.Name) string {
-	for up, ok := n, true; ok; up, ok = up.Parent() {
-		if slices.Contains(drops, up.String()) {
-			return up.String()
-		}
-	}
-	return ""
-}
-
 // sharing says whose names lie below one: somebody's, those of many tenants, or
 // everybody's.
 type sharing int
