@@ -2,6 +2,7 @@ package rules
 
 import (
 	"cmp"
+	"fmt"
 	"net/textproto"
 	"slices"
 	"strings"
@@ -63,6 +64,15 @@ func (c Condition) String() string {
 	default:
 		return what + " with a value"
 	}
+}
+
+// Asked names the condition with its value. It is for whoever reads the policy, whose
+// text the value is, and never for a sandbox.
+func (c Condition) Asked() string {
+	if c.Test == Equals {
+		return strings.TrimSuffix(c.String(), " with a value") + fmt.Sprintf(" with the value %q", c.Value)
+	}
+	return c.String()
 }
 
 // Compare orders conditions.

@@ -189,7 +189,7 @@ func TestConditionsTellRulesApart(t *testing.T) {
 	}
 }
 
-// TestExplainNamesConditions and never what they ask for, or what was sent.
+// TestExplainNamesConditions, with what they ask for, and never what was sent.
 func TestExplainNamesConditions(t *testing.T) {
 	p := compile(t, rules.Source{Rules: []rules.Rule{
 		{ID: "api", Action: rules.AllowAction, Hosts: hosts(t, "a.test"), Ports: []uint16{443}, Conditions: []rules.Condition{header("X-Mode", rules.Equals, "wanted")}},
@@ -199,7 +199,7 @@ func TestExplainNamesConditions(t *testing.T) {
 		Question: rules.Fetch, Secure: true, Method: "GET", Endpoint: endpoint(t, "a.test"), Path: pathOf(t, "/"),
 		Header: map[string][]string{"X-Mode": {"sent"}},
 	})
-	if len(notes) != 2 || notes[1].Text != "denies requests with parameter debug present" || notes[0].Text != "asks for header X-Mode with a value" || notes[0].Reason != rules.HeaderNotAllowed {
+	if len(notes) != 2 || notes[1].Text != "denies requests with parameter debug present" || notes[0].Text != "asks for header X-Mode with the value \"wanted\"" || notes[0].Reason != rules.HeaderNotAllowed {
 		t.Errorf("%+v", notes)
 	}
 }

@@ -153,7 +153,11 @@ func (s *survey) differs(r *Rule, at stage) string {
 		if target.AmbiguousQuery(s.req.Query) {
 			return "the query has two readings, and the rule asks for " + s.unmet(r, InQuery)
 		}
-		return "asks for " + s.unmet(r, InQuery)
+		words := s.unmet(r, InQuery)
+		if more := s.unmet(r, InHeader); more != "" {
+			words += ", " + more
+		}
+		return "asks for " + words
 	case atHeader:
 		return "asks for " + s.unmet(r, InHeader)
 	default:
@@ -164,14 +168,14 @@ func (s *survey) differs(r *Rule, at stage) string {
 	}
 }
 
-// unmet names the conditions that a request does not meet, never their values
-// or the request's.
+// unmet names the conditions that a request does not meet, with the values that the
+// rule asks for and never the request's.
 func (s *survey) unmet(r *Rule, part Part) string {
 	var words []string
 	for i := range r.Conditions {
 		c := &r.Conditions[i]
 		if c.In == part && (r.Action == AllowAction && !c.surely(s.req) || r.Action != AllowAction && !c.maybe(s.req)) {
-			words = append(words, c.String())
+			words = append(words, c.Asked())
 		}
 	}
 	return strings.Join(words, ", ")

@@ -26,11 +26,13 @@ func newPolicyDiff() *cobra.Command {
 reachable, which limits are looser or tighter, and what is recorded in another way: over all
 rules and all that is included, in sentences, with a request that was put to both. Names, reasons,
 tests, order and layout do not count. Hosts, ports, methods, paths, addresses and days are sets,
-so that no difference is left out. A change of mode is told; else a policy that observes or
-learns is compared by its rules.
+so that no difference is left out. A sentence is about all that it names, less what the rules say
+that it names for that. A deny rule that comes or goes without effect is told, and is no
+difference. A change of mode is told; else a policy that observes or learns is compared by its
+rules.
 With --replay it asks both what a log recorded, and lists the records that change verdict. A
-record holds no headers and no query, nor whether a request was in TLS: what depends on those
-is counted as undecided.
+record holds no headers and no query, nor whether a request was in TLS: what depends on those,
+and the record does not say in another way, is counted as undecided, with why.
 Of a test or a statement under never that does not hold it warns, and compares all the same.
 Exit codes: 0 they are the same; 1 they differ, a record is undecided, or a test or statement
 does not hold; 2 usage, a file that is wrong otherwise, or policies that cannot be compared.`,
@@ -108,6 +110,8 @@ type policyDiff struct {
 	Old     policyID       `json:"old"`
 	New     policyID       `json:"new"`
 	Changes []policyChange `json:"changes"`
+	// Idle are deny rules that came or went, and make no difference as things are.
+	Idle []idleRule `json:"without_effect"`
 	// Failing are tests and statements of either that do not hold.
 	Failing policyfile.Errors `json:"failing,omitempty"`
 }
@@ -121,22 +125,40 @@ type policyID struct {
 
 // policyChange is one difference: see [prove.Change].
 type policyChange struct {
-	Kind       string         `json:"kind"`
-	Text       string         `json:"text"`
-	Rule       string         `json:"rule,omitempty"`
-	Where      string         `json:"where,omitempty"`
-	Hosts      []string       `json:"hosts,omitempty"`
-	Ports      []uint16       `json:"ports,omitempty"`
-	Methods    []string       `json:"methods,omitempty"`
-	AllBut     bool           `json:"all_methods_but,omitempty"`
-	Paths      []string       `json:"paths,omitempty"`
-	Carrying   string         `json:"carrying,omitempty"`
-	Addresses  []string       `json:"addresses,omitempty"`
-	From       string         `json:"from,omitempty"`
-	Until      string         `json:"until,omitempty"` // the day on which the rule expires
-	Part       bool           `json:"in_part,omitempty"`
+	Kind       string   `json:"kind"`
+	Text       string   `json:"text"`
+	Rule       string   `json:"rule,omitempty"`
+	Where      string   `json:"where,omitempty"`
+	Hosts      []string `json:"hosts,omitempty"`
+	Ports      []uint16 `json:"ports,omitempty"`
+	Methods    []string `json:"methods,omitempty"`
+	AllBut     bool     `json:"all_methods_but,omitempty"`
+	Paths      []string `json:"paths,omitempty"`
+	Carrying   string   `json:"carrying,omitempty"`
+	Addresses  []string `json:"addresses,omitempty"`
+	From       string   `json:"from,omitempty"`
+	Until      string   `json:"until,omitempty"`      // the day on which the rule expires
+	Conditions []string `json:"conditions,omitempty"` // of the rule
+	// But, Same and SameBut are what is no difference: see [prove.Change].
+	But        []ruleReach    `json:"but,omitempty"`
+	Same       []ruleReach    `json:"same,omitempty"`
+	SameBut    []ruleReach    `json:"same_but,omitempty"`
 	Credential string         `json:"credential,omitempty"`
 	Example    *changeExample `json:"example,omitempty"`
+}
+
+// ruleReach is a rule with all that it is about.
+type ruleReach struct {
+	Rule  string `json:"rule"`
+	Where string `json:"where"`
+	About string `json:"about"`
+}
+
+func reachesOf(list []*rules.Rule) (out []ruleReach) {
+	for _, r := range list {
+		out = append(out, ruleReach{r.ID, r.Where, reach(r)})
+	}
+	return out
 }
 
 // changeExample is a request that was put to both policies.
@@ -193,7 +215,8 @@ func diffPolicies(files []string, before, after *policyfile.PolicyFile, stop fun
 		d.Changes = append(d.Changes, changeOf(&list[i]))
 	}
 	d.Same = len(d.Changes) == 0
-	return d, nil
+	d.Idle, err = idleRules(before.Unproven(), after.Unproven(), stop)
+	return d, err
 }
 
 // settingChanges tells of what a policy says beside its rules.
@@ -338,7 +361,11 @@ func neverTexts(p *policyfile.PolicyFile) []string {
 func changeOf(c *prove.Change) policyChange {
 	out := policyChange{
 		Kind: string(c.Kind), Rule: c.Rule.ID, Where: c.Rule.Where, Hosts: c.Hosts, Ports: c.Ports, Methods: c.Methods, AllBut: c.Except,
-		Paths: c.Paths, Part: c.Part, Credential: c.Credential, Text: sentence(c),
+		Paths: c.Paths, Credential: c.Credential, Text: sentence(c),
+		But: reachesOf(c.But), Same: reachesOf(c.Same), SameBut: reachesOf(c.SameBut),
+	}
+	for i := range c.Rule.Conditions {
+		out.Conditions = append(out.Conditions, c.Rule.Conditions[i].Asked())
 	}
 	if c.Run {
 		return out
@@ -389,6 +416,7 @@ func printDiff(w io.Writer, d *policyDiff) {
 			text += " They differ in how that is written (names, reasons, tests, the order and places of rules), and so in their digests."
 		}
 		printWrapped(w, "", text)
+		printIdle(w, d.Idle)
 		return
 	}
 	for _, h := range diffHeadings {
@@ -407,6 +435,7 @@ func printDiff(w io.Writer, d *policyDiff) {
 			}
 		}
 	}
+	printIdle(w, d.Idle)
 	fmt.Fprintln(w, counted(len(d.Changes), "difference"))
 }
 

@@ -238,10 +238,28 @@ func explained(p *rules.Policy, req rules.Request, d *rules.Decision, asked stri
 	if d.Reason == rules.BadRequest && req.Question == rules.Fetch {
 		fault = rules.MethodFault(req.Method)
 	}
+	notes := p.Explain(req)
+	if notes == nil {
+		notes = []rules.RuleNote{} // a list in JSON, also of none
+	}
+	for i := range notes {
+		if notes[i].Reason == rules.RuleExpired {
+			notes[i].Text += endOf(p, notes[i].Rule)
+		}
+	}
 	return &explanation{
 		Request: asked, Question: req.Question.String(), Verdict: d.Verdict.String(), Reason: string(d.Reason), Fault: fault, WouldDeny: string(d.Observed),
-		Rule: d.Rule, Where: d.Where, Scope: d.Scope, Credential: d.Credential, Limits: limitsOf(d.Limits), Policy: p.Digest(), Near: p.Explain(req),
+		Rule: d.Rule, Where: d.Where, Scope: d.Scope, Credential: d.Credential, Limits: limitsOf(d.Limits), Policy: p.Digest(), Near: notes,
 	}
+}
+
+// endOf says since when a rule no longer holds.
+func endOf(p *rules.Policy, id string) string {
+	list := p.Rules()
+	if i := slices.IndexFunc(list, func(r rules.Rule) bool { return r.ID == id }); i >= 0 {
+		return " on " + day(list[i].Expires)
+	}
+	return ""
 }
 
 func limitsOf(l *rules.Limits) map[string]string {
@@ -272,12 +290,18 @@ func printExplanation(w io.Writer, e *explanation) {
 		word = "denied"
 	}
 	line := func(format string, args ...any) { printWrapped(w, "  ", fmt.Sprintf(format, args...)) }
-	fmt.Fprintf(w, "%s: %s (%s)\n", e.Request, word, e.Reason)
+	if e.Reason != string(rules.Allowed) {
+		word += " (" + e.Reason + ")"
+	}
+	fmt.Fprintf(w, "%s: %s\n", e.Request, word)
 	if e.Reason == string(rules.AuthorityMismatch) {
 		fmt.Fprintln(w, "  Host names another place than the address: the gateway refuses that, whatever rules say")
 	}
 	if e.Fault != "" {
 		line("no rule is asked: %s", e.Fault)
+	}
+	if e.Reason == string(rules.TypeNotAllowed) {
+		line("whatever rules say of the name, only A is answered by itself; other types where dns.resolve lists the name with them")
 	}
 	if e.Verdict == rules.Tunnel.String() && e.Question != rules.Resolve.String() {
 		fmt.Fprintln(w, "  the stream is carried unopened: nobody looks at what is in it")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -66,10 +67,12 @@ func printReload(w, errw io.Writer, out reloadOut) error {
 		rows = append(rows, []string{r.Cell, r.Outcome, short(r.Policy), r.File})
 		if r.Error != "" {
 			fmt.Fprintf(errw, "sallyport: error: cell %s keeps its policy: %s\n", r.Cell, r.Error)
+			fmt.Fprintf(errw, "sallyport: hint: sallyport policy lint %s\n", cmp.Or(r.File, "FILE"))
 		}
 	}
 	if out.Credentials != "ok" {
 		fmt.Fprintf(errw, "sallyport: error: the credentials stay as they were: %s\n", out.Credentials)
+		fmt.Fprintln(errw, "sallyport: hint: sallyport credential ls")
 	} else {
 		fmt.Fprintln(w, "credentials: ok")
 	}

@@ -38,8 +38,12 @@ type replay struct {
 	// policy decides now: they were made under another one.
 	Otherwise int `json:"otherwise"`
 
-	at     map[string]int       // of Changes and Undecided, by what they say
-	unseen map[target.Host]bool // hosts at which headers or a query decide
+	// OwnKey counts requests that the new policy adds a credential to, and would refuse if
+	// they had carried a key of the caller's own in its place.
+	OwnKey int `json:"assumed_without_own_key"`
+
+	at    map[string]int                  // of Changes and Undecided, by what they say
+	kinds map[target.Host][]rules.Request // what headers and queries tell apart
 }
 
 // replayChange is one question, with every record that asked it.
@@ -66,7 +70,7 @@ func replayDiff(c *cobra.Command, dir string, before, after *policyfile.PolicyFi
 	r := &replay{
 		Log: dir, Old: policyID{args[0], before.Name, before.Unproven().Digest()}, New: policyID{args[1], after.Name, after.Unproven().Digest()},
 		Changes: []replayChange{}, Undecided: []replayChange{}, Beside: map[string]int{}, Unreadable: map[string]int{}, at: map[string]int{},
-		unseen: map[target.Host]bool{},
+		kinds: map[target.Host][]rules.Request{},
 	}
 	if err := r.read(query.Records(dir, query.Filter{}), before.Unproven(), after.Unproven()); err != nil {
 		return false, usage(hint(err, "%s OLD NEW --replay DIR, where DIR holds segments of a log", c.CommandPath()))
@@ -104,7 +108,9 @@ func (r *replay) read(recs iter.Seq2[audit.Record, error], before, after *rules.
 			r.Unreadable[err.Error()]++
 			continue
 		}
-		r.put(&rec, req, before, after)
+		if err := r.put(&rec, req, before, after); err != nil {
+			return err
+		}
 		if len(r.at) > maxReplayKinds {
 			return fmt.Errorf("more than %d different requests change; narrow the policies down first", maxReplayKinds)
 		}
@@ -124,41 +130,134 @@ func decidedByPolicy(r rules.Reason) bool {
 	}
 }
 
-// put asks both policies one question, in TLS and without where a record could
-// be either.
-func (r *replay) put(rec *audit.Record, req rules.Request, before, after *rules.Policy) {
+// put asks both policies one question, in each of the ways in which the record may have
+// been asked.
+func (r *replay) put(rec *audit.Record, req rules.Request, before, after *rules.Policy) error {
 	r.Replayed++
-	old, now := decideAgain(before, req), decideAgain(after, req)
-	if (old.Verdict != rules.Deny) != (rec.Verdict != rules.Deny.String()) {
+	if old := decideAgain(before, req); (old.Verdict != rules.Deny) != (rec.Verdict != rules.Deny.String()) {
 		r.Otherwise++
 	}
-	kind := replayKind(&old, &now)
-	if req.Question == rules.Fetch && r.unseenAt(req.Endpoint.Host, before, after) {
-		r.add("undecided", rec, old, now, "rules about this host ask for headers or a query, which a record does not hold")
-		return
+	ways, err := r.ways(rec, req, before, after)
+	if err != nil {
+		return err
 	}
-	if req.Question == rules.Fetch {
-		other := req
-		other.Secure = !req.Secure
-		if was, is := decideAgain(before, other), decideAgain(after, other); replayKind(&was, &is) != kind {
-			r.add("undecided", rec, old, now, "a record does not say whether the request was in TLS")
-			return
-		}
+	kinds := map[string]bool{}
+	for i := range ways {
+		kinds[ways[i].kind] = true
 	}
-	if kind == "" {
+	first := ways[0] // the one that is likeliest
+	switch {
+	case len(kinds) > 1:
+		r.add("undecided", rec, first.old, first.now, whyUndecided(ways))
+	case first.kind == "":
 		r.Same++
-		return
+	default:
+		r.add(first.kind, rec, first.old, first.now, "")
 	}
-	r.add(kind, rec, old, now, "")
+	if d := first.now; rec.Credential == "" && d.Verdict != rules.Deny && d.Credential != "" && d.Credential != first.old.Credential {
+		r.OwnKey++
+	}
+	return nil
 }
 
-func (r *replay) unseenAt(h target.Host, before, after *rules.Policy) bool {
-	unseen, known := r.unseen[h]
-	if !known {
-		unseen = prove.Unseen(before, after, h)
-		r.unseen[h] = unseen
+// way is how a record may have been asked, and what comes of it.
+type way struct {
+	secure   bool
+	kind     string
+	old, now rules.Decision
+}
+
+// ways puts a record in each way in which it may have been asked: with the headers and
+// queries that rules tell apart, and in TLS or not. What the record says leaves some
+// out: that it had no query, that it was HTTP/2, the credential that was added to it,
+// and what the old policy said of it, if that was in force.
+func (r *replay) ways(rec *audit.Record, req rules.Request, before, after *rules.Policy) ([]way, error) {
+	if req.Question != rules.Fetch {
+		old, now := decideAgain(before, req), decideAgain(after, req)
+		return []way{{false, replayKind(&old, &now), old, now}}, nil
 	}
-	return unseen
+	kinds, err := r.kindsAt(req.Endpoint.Host, before, after)
+	if err != nil {
+		return nil, err
+	}
+	var all, fit []way
+	for i := range kinds {
+		if rec.Query == "" && kinds[i].Query != "" {
+			continue
+		}
+		for _, secure := range []bool{req.Secure, !req.Secure} {
+			if !secure && inTLS(rec) {
+				continue
+			}
+			one := req
+			one.Header, one.Query, one.Secure = kinds[i].Header, kinds[i].Query, secure
+			w := way{secure: secure, old: decideAgain(before, one), now: decideAgain(after, one)}
+			w.kind = replayKind(&w.old, &w.now)
+			if all = append(all, w); rec.Policy == before.Digest() && sameDecision(rec, &w.old) {
+				fit = append(fit, w)
+			}
+		}
+	}
+	if len(fit) > 0 {
+		return fit, nil
+	}
+	return all, nil
+}
+
+// inTLS reports records of which it is known that the request was in TLS: HTTP/2 is
+// spoken nowhere else, and no credential is added outside of it.
+func inTLS(rec *audit.Record) bool {
+	return rec.Proto == "h2" || rec.Credential != "" && rec.Verdict != rules.Deny.String()
+}
+
+// sameDecision reports whether a record is of a decision.
+func sameDecision(rec *audit.Record, d *rules.Decision) bool {
+	credential := d.Credential
+	if d.Verdict == rules.Deny || rec.Verdict == rules.Deny.String() {
+		credential = rec.Credential // a refusal names one that it is about
+	}
+	return rec.Verdict == d.Verdict.String() && rec.Reason == string(d.Reason) && rec.Rule == d.Rule && rec.WouldDeny == string(d.Observed) &&
+		rec.Credential == credential
+}
+
+// Why a record is undecided.
+const (
+	unknownFields = "rules about this host ask for headers or a query, which a record does not hold"
+	unknownTLS    = "a record does not say whether the request was in TLS"
+)
+
+// whyUndecided says on what it depends which of several ways a record was asked in.
+func whyUndecided(ways []way) string {
+	var in, out []string
+	for i := range ways {
+		list := &out
+		if ways[i].secure {
+			list = &in
+		}
+		if !slices.Contains(*list, ways[i].kind) {
+			*list = append(*list, ways[i].kind)
+		}
+	}
+	switch {
+	case len(in) < 2 && len(out) < 2:
+		return unknownTLS
+	case len(in) == 0 || len(out) == 0 || slices.Equal(in, out):
+		return unknownFields
+	default:
+		return unknownFields + ", and " + unknownTLS
+	}
+}
+
+func (r *replay) kindsAt(h target.Host, before, after *rules.Policy) ([]rules.Request, error) {
+	if kinds, known := r.kinds[h]; known {
+		return kinds, nil
+	}
+	kinds, err := prove.Kinds(before, after, h)
+	if err != nil {
+		return nil, fmt.Errorf("rules about %s: %w", h, err)
+	}
+	r.kinds[h] = kinds
+	return kinds, nil
 }
 
 func (r *replay) add(kind string, rec *audit.Record, old, now rules.Decision, why string) {
@@ -230,6 +329,17 @@ func printReplay(w io.Writer, r *replay) {
 		r.Replayed, r.Same, counts["newly_allowed"], counts["newly_denied"], counts["credential"], counts["undecided"])
 	if r.Otherwise > 0 {
 		printWrapped(w, "", fmt.Sprintf("%d of them were decided in another way than %s decides now: another policy was in force.", r.Otherwise, r.Old.File))
+	}
+	whys := map[string]int{}
+	for _, x := range r.Undecided {
+		whys[x.Why] += x.Count
+	}
+	for _, why := range slices.Sorted(maps.Keys(whys)) {
+		printWrapped(w, "", fmt.Sprintf("%d undecided: %s.", whys[why], why))
+	}
+	if r.OwnKey > 0 {
+		printWrapped(w, "", fmt.Sprintf("To %d of them %s adds a credential: it would refuse those that carried a key of the caller's own in its place, "+
+			"which a record does not say.", r.OwnKey, r.New.File))
 	}
 	printCounts(w, "Not asked again, since no policy refused them", r.Beside)
 	printCounts(w, "Not asked again, since their records do not hold enough", r.Unreadable)

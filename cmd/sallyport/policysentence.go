@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,13 +19,15 @@ func day(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(time.
 func sentence(c *prove.Change) string {
 	switch c.Kind {
 	case prove.NewlyAllowed:
-		return fmt.Sprintf("%s: allowed by %s.%s", about(c), untilWords(&c.Rule), partly(c, "was allowed before"))
+		return fmt.Sprintf("%s: allowed by %s%s.%s", about(c), untilWords(&c.Rule), butWords(c), sameWords(c, "Not new of it is", "allowed", "denied"))
 	case prove.NewlyDenied:
-		return fmt.Sprintf("%s: allowed by %s before.%s", about(c), untilWords(&c.Rule), partly(c, "is allowed still"))
+		return fmt.Sprintf("%s: allowed by %s before%s.%s", about(c), untilWords(&c.Rule), butWords(c), sameWords(c, "Still allowed of it is", "allows", "denies"))
 	case prove.CredentialGranted:
-		return fmt.Sprintf("Credential %s is added to %s, by %s.%s", c.Credential, about(c), untilWords(&c.Rule), partly(c, "was added before"))
+		return fmt.Sprintf("Credential %s is added to %s, by %s%s.%s", c.Credential, about(c), untilWords(&c.Rule), butWords(c),
+			sameWords(c, "Not new of it is", "added it to", "denied"))
 	case prove.CredentialWithdrawn:
-		return fmt.Sprintf("Credential %s is no longer added to %s, as it was by %s.%s", c.Credential, about(c), untilWords(&c.Rule), partly(c, "is added still"))
+		return fmt.Sprintf("Credential %s is no longer added to %s, as it was by %s%s.%s", c.Credential, about(c), untilWords(&c.Rule), butWords(c),
+			sameWords(c, "It is added still to", "adds it to", "denies"))
 	case prove.OwnKeyAllowed:
 		return fmt.Sprintf("A caller's own key in the place of credential %s on %s: it was refused, since the old policy grants the credential there.",
 			c.Credential, strings.Join(c.Hosts, ", "))
@@ -38,11 +41,69 @@ func sentence(c *prove.Change) string {
 	}
 }
 
-func partly(c *prove.Change, what string) string {
-	if c.Part {
-		return " Some of it " + what + "."
+// butWords are the deny rules that take something from what a change is about.
+func butWords(c *prove.Change) string {
+	word := "denies"
+	if c.Kind == prove.NewlyDenied || c.Kind == prove.CredentialWithdrawn {
+		word = "denied"
 	}
-	return ""
+	return lessWords(c.But, word)
+}
+
+// lessWords are what deny rules take away.
+func lessWords(list []*rules.Rule, word string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return ", but for what " + reaches(list, word)
+}
+
+// sameWords say what of a change is no difference: what the other policy does, by its
+// own rules.
+func sameWords(c *prove.Change, lead, does, denies string) string {
+	if len(c.Same) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" %s what %s%s.", lead, reaches(c.Same, does), lessWords(c.SameBut, denies))
+}
+
+// shownRules bounds the rules that one sentence names.
+const shownRules = 8
+
+// reaches names rules, each with all that it is about.
+func reaches(list []*rules.Rule, does string) string {
+	var parts []string
+	for _, r := range list[:min(len(list), shownRules)] {
+		parts = append(parts, fmt.Sprintf("%s %s (%s)", untilWords(r), does, reach(r)))
+	}
+	text := strings.Join(parts, " and ")
+	if more := len(list) - shownRules; more > 0 {
+		text += fmt.Sprintf(" and %s more", counted(more, "rule"))
+	}
+	return text
+}
+
+// reach says what a rule is about, whatever else there is.
+func reach(r *rules.Rule) string {
+	c := prove.Change{Rule: *r, Carrying: prove.Requests, Ports: r.Ports, Methods: r.Methods}
+	for _, h := range r.Hosts {
+		c.Hosts = append(c.Hosts, h.String())
+	}
+	if len(r.Hosts) == 0 {
+		for _, p := range r.Private {
+			c.Hosts = append(c.Hosts, p.String())
+		}
+	}
+	for _, p := range r.Paths {
+		c.Paths = append(c.Paths, p.String())
+	}
+	switch {
+	case r.Raw:
+		c.Carrying = prove.AnyBytes
+	case r.Action == rules.AllowAction && r.TLS == rules.PassthroughTLS:
+		c.Carrying = prove.UnopenedTLS
+	}
+	return lowerFirst(about(&c))
 }
 
 // untilWords are ruleWords with the day on which the rule expires.
@@ -91,7 +152,10 @@ func about(c *prove.Change) string {
 	case len(c.Paths) > 1:
 		b.WriteString(", paths " + strings.Join(c.Paths, " "))
 	}
-	if c.Facts {
+	for i := range c.Rule.Conditions {
+		b.WriteString(map[bool]string{true: ", with ", false: " and "}[i == 0] + c.Rule.Conditions[i].Asked())
+	}
+	if c.Facts && !conditional(c) {
 		b.WriteString(", with headers or a query like those of the example")
 	}
 	if c.Plain {
@@ -107,6 +171,20 @@ func about(c *prove.Change) string {
 		b.WriteString(", from " + day(c.From) + " on")
 	}
 	return b.String()
+}
+
+// conditional reports whether the rules that a change names say on which headers and
+// query it depends.
+func conditional(c *prove.Change) bool {
+	asks := func(r *rules.Rule) bool { return len(r.Conditions) > 0 }
+	return len(c.Rule.Conditions) > 0 || slices.ContainsFunc(slices.Concat(c.But, c.Same, c.SameBut), asks)
+}
+
+func lowerFirst(s string) string {
+	if strings.HasPrefix(s, "Every ") || strings.HasPrefix(s, "Any ") {
+		return strings.ToLower(s[:1]) + s[1:]
+	}
+	return s
 }
 
 func methodWords(c *prove.Change) string {

@@ -208,7 +208,7 @@ func TestIncludeRefuses(t *testing.T) {
 		{"its own test fails", include("rules: []\n", "a.yaml"), "a.yaml:6:50: test fails", map[string]string{
 			"a.yaml": head + one("a", "a.test") + "tests: [{request: \"GET https://b.test/\", expect: allow}]\n",
 		}},
-		{"a statement of an included file", include(one("a", "a.test"), "a.yaml"), "a.yaml:4:9: this does not hold: allow (allowed) by rule \"a\", p.yaml:7: GET https://a.test/", map[string]string{
+		{"a statement of an included file", include(one("a", "a.test"), "a.yaml"), "a.yaml:4:9: this does not hold: rule \"a\" (p.yaml:7) allows GET https://a.test/", map[string]string{
 			"a.yaml": head + "never: [{host: a.test}]\nrules: []\n",
 		}},
 		{"a preset", head + "include: [{preset: x}]\n", `there is no preset "x"`, nil},
@@ -228,7 +228,7 @@ func TestNever(t *testing.T) {
 	tests := []struct{ statement, want string }{
 		{"{credential: stripe-test, methods: [DELETE]}", ""},
 		{"{credential: stripe-tset}", "did you mean \"stripe-test\"?"},
-		{"{credential: stripe-test, methods: [POST]}", "this does not hold: allow (allowed) by rule \"r\", p.yaml:5: POST https://api.stripe.com/v1/charges"},
+		{"{credential: stripe-test, methods: [POST]}", "this does not hold: rule \"r\" (p.yaml:5) allows POST https://api.stripe.com/v1/charges"},
 		{"{host: \"*.stripe.com\", ports: [22]}", ""},
 		{"{host: api.stripe.com, paths: [\"/V1/**\"]}", "GET https://api.stripe.com/v1/charges"},
 		{"{host: api.stripe.com, paths: [\"/v2/**\"]}", ""},

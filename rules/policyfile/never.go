@@ -1,6 +1,7 @@
 package policyfile
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/goccy/go-yaml/ast"
@@ -17,6 +18,8 @@ type NeverResult struct {
 	// is admitted and must not be.
 	Failure string `json:"failure,omitempty"`
 	Example string `json:"example,omitempty"`
+	// Carries says what a stream carries that nobody looks into, if Example is one.
+	Carries string `json:"carries,omitempty"`
 	Rule    string `json:"rule,omitempty"` // what admits it
 }
 
@@ -123,7 +126,10 @@ func (d *policyDoc) prove(p *rules.Policy) []NeverResult {
 				r.Failure = "cannot be proved: " + err.Error()
 			case e != nil:
 				r.Example, r.Rule = e.String(), e.Decision.Rule
-				r.Failure = "does not hold: " + outcome(e.Decision) + ": " + r.Example
+				r.Failure = fmt.Sprintf("does not hold: rule %q (%s) allows %s", e.Decision.Rule, e.Decision.Where, r.Example)
+				if r.Carries = e.Within(); r.Carries != "" {
+					r.Failure += ", which carries " + r.Carries
+				}
 			}
 			if r.Failure != "" {
 				x.errorOf(s.node, s.origin, "this %s", r.Failure)

@@ -92,7 +92,7 @@ func (f *file) mapping(n ast.Node, what string, keys []key) map[string]ast.Node 
 // the one which was meant is missing is no second error.
 func (f *file) unknownKey(v *ast.MappingValueNode, m *ast.MappingNode, what string, keys []key, seen map[string]ast.Node) {
 	name := keyOf(v)
-	f.errorf(v.Key, "unknown key %q in %s%s", name, what, hint(name, names(keys)))
+	f.errorf(v.Key, "unknown key %q in %s%s", name, what, unknownHint(name, what, names(keys)))
 	meant, alone := near.Word(name, names(keys))
 	written := func(x *ast.MappingValueNode) bool { return keyOf(x) == meant }
 	if meant == "" || seen[meant] != nil || slices.ContainsFunc(m.Values, written) || v.Value.Type() == ast.NullType {
@@ -129,6 +129,22 @@ func hint(word string, known []string) string {
 		return s
 	}
 	return "; it has " + list(known)
+}
+
+// unknownHint says where a key belongs that has its place right outside or right
+// inside of this mapping, else what was meant.
+func unknownHint(name, what string, known []string) string {
+	has := func(f *form) bool {
+		return slices.ContainsFunc(f.keys, func(k keyForm) bool { return k.name == name })
+	}
+	switch {
+	case (what == "allow" || what == "deny") && has(ruleForm):
+		return fmt.Sprintf("; %s belongs to the rule: write it beside %s", name, what)
+	case what == ruleForm.what && has(allowForm):
+		return fmt.Sprintf("; %s belongs into what the rule allows or denies: allow: {%s: …}", name, name)
+	default:
+		return hint(name, known)
+	}
 }
 
 func list(words []string) string {

@@ -137,7 +137,7 @@ func TestScopeErrors(t *testing.T) {
 		{"a floor that observes", head + "rules: [{id: a, reason: x, mode: observe, deny: {host: a.example}}]\n", "", "a rule of the floor is enforced"},
 		{"a floor with an id of the policy's", head + "rules: [{id: api, reason: x, deny: {host: a.example}}]\n", "", `id "api" is taken by the rule at`},
 		{"a floor that is no floor", "nonsense", "", "not a mapping"},
-		{"a statement that the policy breaks", head + "rules: []\nnever: [{host: api.example, methods: [PUT]}]\n", "", "does not hold: allow (allowed) by rule \"api\""},
+		{"a statement that the policy breaks", head + "rules: []\nnever: [{host: api.example, methods: [PUT]}]\n", "", "does not hold: rule \"api\""},
 		{"a run that grants", "", head + "rules: [{id: a, reason: x, allow: {host: api.example, methods: [GET]}, limits: {requests: 1/min}}]\n", "a limit that narrows a run is one of the whole run"},
 		{"a run with dns", "", head + "dns: {denied: nxdomain}\nrules: []\n", "dns is for the policy to say, not for the run"},
 		{"a run with statements", "", head + "rules: []\nnever: [{host: a.example}]\n", "never is for the policy to say, not for the run"},
@@ -260,7 +260,7 @@ func TestNeverUnderAMode(t *testing.T) {
 			t.Errorf("%s, read back: %+v", mode, d)
 		}
 		breaks := strings.Replace(rulesOf, "api.example", "own.example", 1)
-		if _, err := policyfile.ReadPolicy(*input("team.yaml", head+"mode: "+mode+"\n"+breaks), nil); err == nil || !strings.Contains(err.Error(), "does not hold: allow (allowed) by rule \"api\"") {
+		if _, err := policyfile.ReadPolicy(*input("team.yaml", head+"mode: "+mode+"\n"+breaks), nil); err == nil || !strings.Contains(err.Error(), "does not hold: rule \"api\"") {
 			t.Errorf("%s, broken by a rule: %v", mode, err)
 		}
 	}
@@ -275,7 +275,7 @@ func TestErrorsNameTheFloorsOwnFile(t *testing.T) {
 	}
 	breaks := "apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: team}\nrules:\n  - {id: api, reason: x, allow: {host: db.corp.example}}\n"
 	for from, want := range map[string]string{
-		"/etc/org.yaml": "/etc/org.yaml:9: this does not hold: allow (allowed) by rule \"api\"",
+		"/etc/org.yaml": "/etc/org.yaml:9: this does not hold: rule \"api\"",
 		"":              "/run/floor.yaml:",
 	} {
 		staged := &policyfile.Input{Name: "/run/floor.yaml", Data: floor.Effective, From: from}

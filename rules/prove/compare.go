@@ -67,8 +67,13 @@ type Change struct {
 	// Into: it is only about names that resolve to addresses in these ranges.
 	Into []netip.Prefix
 	// From is when it begins, in seconds since the Unix epoch; 0 for always.
-	From       int64
-	Part       bool
+	From int64
+	Part bool
+	// But are deny rules of the policy that admits: what they refuse is no part of the
+	// change. Same are allow rules of the other policy: what they admit is none either,
+	// except what SameBut, its deny rules, refuse.
+	But, Same, SameBut []*rules.Rule
+
 	Credential string // of the kinds that are about one
 	Limits     []LimitChange
 	// With is the other rule where two rules count apart what one counted, or
@@ -147,13 +152,17 @@ func Compare(before, after *rules.Policy, stop func() error) ([]Change, error) {
 	return all, nil
 }
 
-// Unseen reports whether what two policies say about requests to a host differs
-// and depends on headers or a query: who does not know those cannot tell in what.
-func Unseen(before, after *rules.Policy, h target.Host) bool {
+// Kinds returns a request of each kind that headers and queries make to a host, as far
+// as two policies tell them apart there: each has a header and a query alone. It is one
+// where both say the same, or no rule asks for either; an error says that there are too
+// many.
+func Kinds(before, after *rules.Policy, h target.Host) ([]rules.Request, error) {
 	was, is := newSide(before), newSide(after)
 	a, b := append(was.about(h), was.ranges...), append(is.about(h), is.ranges...)
-	asks := func(r *rules.Rule) bool { return len(r.Conditions) > 0 }
-	return !alike(a, b) && (slices.ContainsFunc(a, asks) || slices.ContainsFunc(b, asks))
+	if alike(a, b) {
+		return make([]rules.Request, 1), nil
+	}
+	return facts(a, b)
 }
 
 func newSide(p *rules.Policy) side {
@@ -233,7 +242,13 @@ func (x *comparer) direction(kind Kind, lacks, has *side, credential string) ([]
 		if err := f.look(); err != nil {
 			return nil, fmt.Errorf("rule %q: %w", r.ID, err)
 		}
-		all = append(all, f.changes()...)
+		list := f.changes()
+		for i := range list {
+			if err := x.rest(&list[i], lacks, has); err != nil {
+				return nil, fmt.Errorf("rule %q: %w", r.ID, err)
+			}
+		}
+		all = append(all, list...)
 	}
 	return all, nil
 }

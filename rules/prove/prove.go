@@ -41,6 +41,17 @@ type Statement struct {
 type Example struct {
 	Request  rules.Request
 	Decision rules.Decision
+	// Carries is a request that a stream carries though the statement forbids it: nil
+	// of a request, which says it itself.
+	Carries *rules.Request
+}
+
+// Within says what a stream carries, "" of a request.
+func (e Example) Within() string {
+	if e.Carries == nil {
+		return ""
+	}
+	return "any bytes, unjudged, such as those of " + Example{Request: *e.Carries}.String()
 }
 
 // String writes what is asked as a policy's tests do.
@@ -161,7 +172,11 @@ func (w *world) against(r *rules.Rule) (*Example, error) {
 // at looks at one host and port, where these deny rules speak.
 func (w *world) at(r *rules.Rule, e target.Endpoint, denies []*rules.Rule) (*Example, error) {
 	if r.Raw || r.TLS == rules.PassthroughTLS {
-		return w.verify(rules.Request{Question: rules.Connect, Endpoint: e}, denies)
+		x, err := w.verify(rules.Request{Question: rules.Connect, Endpoint: e}, denies)
+		if x != nil {
+			x.Carries = w.carried(r, e)
+		}
+		return x, err
 	}
 	facts, err := conditions(r, denies)
 	if err != nil {
@@ -182,6 +197,20 @@ func (w *world) at(r *rules.Rule, e target.Endpoint, denies []*rules.Rule) (*Exa
 		}
 	}
 	return nil, nil
+}
+
+// carried returns a request that the statement forbids, in a stream that nobody looks
+// into: no rule is about what is in it.
+func (w *world) carried(r *rules.Rule, e target.Endpoint) *rules.Request {
+	req := &rules.Request{Question: rules.Fetch, Endpoint: e, Method: "GET", Path: rootPath(), Secure: !r.Raw}
+	if len(w.s.Methods) > 0 {
+		req.Method = w.s.Methods[0]
+	}
+	own := rules.Work{Left: statementWork}
+	if p, found, err := (rules.PathQuestion{Within: [][]rules.PathPattern{w.s.Paths}, Work: &own}).Find(); found && err == nil {
+		req.Path = p
+	}
+	return req
 }
 
 // path looks for a path of a request with a method, fields and query.
@@ -206,7 +235,7 @@ func (w *world) verify(req rules.Request, denies []*rules.Rule) (*Example, error
 	}) {
 		return nil, nil
 	}
-	e := &Example{req, w.policy.Follow(req)}
+	e := &Example{Request: req, Decision: w.policy.Follow(req)}
 	if req.Question == rules.Fetch {
 		e.Decision = w.policy.Decide(req)
 	}
