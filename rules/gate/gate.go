@@ -58,6 +58,7 @@ type Config struct {
 type Gate struct {
 	cfg    Config
 	counts limit.Counter
+	latest atomic.Int64 // the latest time that was judged at, in seconds since the Unix epoch
 }
 
 // New returns a Gate. It refuses an incomplete Config.
@@ -266,7 +267,7 @@ func seen(req rules.Request) error {
 
 func (g *Gate) decide(ctx context.Context, req rules.Request) *pass {
 	now := g.cfg.Now()
-	req.Now = now.Unix()
+	req.Now = g.judgedAt(now)
 	p := &pass{gate: g, id: newID(now), req: req, began: now}
 	p.origin, _ = ctx.Value(originKey{}).(origin)
 	if req.Query != "" {
@@ -281,6 +282,18 @@ func (g *Gate) decide(ctx context.Context, req rules.Request) *pass {
 	p.identity = id
 	p.decision = id.Policy.Decide(req)
 	return p
+}
+
+// judgedAt returns the time at which rules are asked: never one before the latest, so
+// that a clock which is set back brings nothing to life that has expired.
+func (g *Gate) judgedAt(now time.Time) int64 {
+	at := now.Unix()
+	for {
+		seen := g.latest.Load()
+		if seen >= at || g.latest.CompareAndSwap(seen, at) {
+			return max(seen, at)
+		}
+	}
 }
 
 // newID returns an id that a sandbox, which is shown its own, cannot tell
@@ -423,7 +436,7 @@ func (g *Gate) Recheck(p Pass) bool {
 		return false
 	}
 	req := p.p.req
-	req.Now = g.cfg.Now().Unix()
+	req.Now = g.judgedAt(g.cfg.Now())
 	d, was := id.Policy.Decide(req), p.p.decision
 	if d.Verdict != was.Verdict || d.Explain != was.Explain || d.Credential != was.Credential {
 		return false
