@@ -5,6 +5,7 @@ TOOLS   := /var/lib/sallyport/tools/bin
 SCRIPTS := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
 T       ?= 30s
 FOR     ?= 5m
+RATE    ?= 0
 
 .DEFAULT_GOAL := help
 .PHONY: help build setup setup-hardened demo test race fuzz lint lint-fast bench soak benchmarks golden docs clean ci
@@ -50,9 +51,9 @@ bench: ## the gateway against reference proxies, in turn, in a network namespace
 	go build -o bin/bench ./test/bench
 	unshare --net sh -c 'ip link set lo up && exec bin/bench $(BENCH)'
 
-soak: ## mixed load over all paths for FOR=5m, with killed clients: memory and descriptors stay flat (root)
+soak: ## mixed load over all paths for FOR=5m, at RATE=N a second each, with killed clients: memory and descriptors stay flat (root)
 	go build -o bin/bench ./test/bench
-	unshare --net sh -c 'ip link set lo up && exec bin/bench soak -for $(FOR)'
+	unshare --net sh -c 'ip link set lo up && exec bin/bench soak -for $(FOR) -rate $(RATE)'
 
 benchmarks: ## Go's benchmarks, with counts fit for benchstat
 	go test -run '^$$' -bench . -benchmem -count 6 ./...

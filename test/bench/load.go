@@ -27,6 +27,7 @@ type probe struct {
 	longer time.Duration // than opTimeout a connection may be used
 	flow   string        // where to connect without asking; "" for CONNECT, or straight to the origin
 	cold   *atomic.Int64
+	rate   int // operations a second that each goroutine begins; 0: as many as it can
 }
 
 // measured is what one measurement gave.
@@ -190,6 +191,25 @@ func during(d time.Duration, n int, f func(until func() bool) measured) measured
 	return all
 }
 
+// during is [during] at the probe's rate.
+func (p *probe) during(d time.Duration, n int, f func(until func() bool) measured) measured {
+	return during(d, n, func(until func() bool) measured { return f(paced(p.rate, until)) })
+}
+
+// paced returns an until that waits for the next turn before it answers. What comes
+// late has its turn at once, and the turns that it missed are not made up for.
+func paced(rate int, until func() bool) func() bool {
+	if rate == 0 {
+		return until
+	}
+	next := time.Now()
+	return func() bool {
+		time.Sleep(time.Until(next))
+		next = time.Now().Add(time.Second / time.Duration(rate))
+		return until()
+	}
+}
+
 func (m *measured) fail(err error) {
 	m.errs++
 	m.err = err
@@ -231,7 +251,7 @@ func (p *probe) kept(until func() bool, m *measured, f func(*conn) error) {
 
 // requests asks over and over on kept connections.
 func (p *probe) requests(d time.Duration, n int) measured {
-	return during(d, n, func(until func() bool) (m measured) {
+	return p.during(d, n, func(until func() bool) (m measured) {
 		p.kept(until, &m, func(c *conn) error {
 			req := c.request(p, "GET", "/", "")
 			for more := true; more && until(); {
@@ -252,7 +272,7 @@ func (p *probe) requests(d time.Duration, n int) measured {
 const transferSize = 8 << 20
 
 func (p *probe) downloads(d time.Duration, n int) measured {
-	return during(d, n, func(until func() bool) (m measured) {
+	return p.during(d, n, func(until func() bool) (m measured) {
 		p.kept(until, &m, func(c *conn) error {
 			c.br = bufio.NewReaderSize(c.Conn, 64<<10)
 			for more := true; more && until(); {
@@ -271,7 +291,7 @@ func (p *probe) downloads(d time.Duration, n int) measured {
 }
 
 func (p *probe) uploads(d time.Duration, n int) measured {
-	return during(d, n, func(until func() bool) (m measured) {
+	return p.during(d, n, func(until func() bool) (m measured) {
 		p.kept(until, &m, func(c *conn) error {
 			for more := true; more && until(); {
 				head := c.request(p, "POST", "/upload", "Content-Length: "+strconv.Itoa(transferSize)+"\r\n")
@@ -300,7 +320,7 @@ func (p *probe) uploads(d time.Duration, n int) measured {
 
 // messages sends WebSocket messages of 64 octets and waits for each to come back.
 func (p *probe) messages(d time.Duration, n int) measured {
-	return during(d, n, func(until func() bool) (m measured) {
+	return p.during(d, n, func(until func() bool) (m measured) {
 		p.kept(until, &m, func(c *conn) error {
 			_, err := c.Write(c.request(p, "GET", "/ws", "Connection: Upgrade\r\nUpgrade: websocket\r\n"+
 				"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"))

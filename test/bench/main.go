@@ -2,7 +2,7 @@
 // least that a proxy can do, in turn and in one run, and prints the ratios.
 //
 //	bench [-rounds 5] [-d 700ms] [-only REGEXP] [-dir DIR]
-//	bench soak [-for 5m] [-large 10] [-dir DIR]
+//	bench soak [-for 5m] [-rate 0] [-large 10] [-dir DIR]
 //
 // The second measures nothing but whether the gateway stays as it is: see soak.go.
 // It starts itself again for every part: an origin, the references (see

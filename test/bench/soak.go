@@ -37,15 +37,16 @@ const (
 func runSoak(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("soak", flag.ContinueOnError)
 	d := fs.Duration("for", 5*time.Minute, "how long")
+	rate := fs.Int("rate", 0, "operations a second that each part of the load begins; 0: as many as it can")
 	large := fs.Int64("large", 10, "GiB of one body up and one down; 0: none")
 	dir := fs.String("dir", "", "keep log and keys here; default: a directory that is removed")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	if *d < time.Minute || *large < 0 {
-		return errors.New("a soak takes a minute or more, and bodies of 0 GiB or more")
+	if *d < time.Minute || *large < 0 || *rate < 0 {
+		return errors.New("a soak takes a minute or more, bodies of 0 GiB or more, and a rate of 0 or more")
 	}
-	s := &soak{bench: &bench{dir: *dir, parts: map[string]*process{}, roots: map[string]*x509.CertPool{}}, loads: map[string]measured{}}
+	s := &soak{rate: *rate, bench: &bench{dir: *dir, parts: map[string]*process{}, roots: map[string]*x509.CertPool{}}, loads: map[string]measured{}}
 	if s.dir == "" {
 		var err error
 		if s.dir, err = os.MkdirTemp("", "sallyport-soak-"); err != nil {
@@ -62,6 +63,8 @@ func runSoak(ctx context.Context, args []string) error {
 
 type soak struct {
 	*bench
+
+	rate int // of each part of the load, but for events, whose rate is the origin's
 
 	mu    sync.Mutex // guards loads
 	loads map[string]measured
@@ -233,7 +236,7 @@ func (s *soak) mix(d time.Duration) map[string]func(time.Duration) measured {
 	inspected, passed, raw, cold := s.inspected(ours), s.passed(ours), s.raw(ours), s.cold(ours)
 	plain := &probe{host: openHost, port: plainPort, flow: flowPlain}
 	for _, p := range []*probe{inspected, passed, raw, cold, plain} {
-		p.longer = d // the connections are kept
+		p.longer, p.rate = d, s.rate // the connections are kept
 	}
 	flow := func(p *probe, to string) *probe {
 		q := *p
@@ -242,10 +245,10 @@ func (s *soak) mix(d time.Duration) map[string]func(time.Duration) measured {
 	}
 	return map[string]func(time.Duration) measured{
 		"connect, inspected":      func(d time.Duration) measured { return inspected.requests(d, 2) },
-		"connect, new tunnels":    func(d time.Duration) measured { return slowly(d, inspected.once) },
-		"connect, cold leaves":    func(d time.Duration) measured { return over(d, 0, cold.once) },
+		"connect, new tunnels":    func(d time.Duration) measured { return s.slowly(d, inspected.once) },
+		"connect, cold leaves":    func(d time.Duration) measured { return s.over(d, 0, cold.once) },
 		"connect, tunnelled":      func(d time.Duration) measured { return raw.requests(d, 1) },
-		"connect, passed through": func(d time.Duration) measured { return slowly(d, passed.once) },
+		"connect, passed through": func(d time.Duration) measured { return s.slowly(d, passed.once) },
 		"connect, download":       func(d time.Duration) measured { return inspected.downloads(d, 1) },
 		"connect, upload":         func(d time.Duration) measured { return inspected.uploads(d, 1) },
 		"connect, bulk tunnel":    func(d time.Duration) measured { return raw.downloads(d, 1) },
@@ -253,37 +256,39 @@ func (s *soak) mix(d time.Duration) map[string]func(time.Duration) measured {
 		"connect, events":         func(d time.Duration) measured { return inspected.events(d, 4) },
 		"transparent, inspected":  func(d time.Duration) measured { return flow(inspected, flowInspected).requests(d, 1) },
 		"transparent, tunnelled":  func(d time.Duration) measured { return flow(raw, flowRaw).requests(d, 1) },
-		"transparent, passed":     func(d time.Duration) measured { return slowly(d, flow(passed, flowPassed).once) },
+		"transparent, passed":     func(d time.Duration) measured { return s.slowly(d, flow(passed, flowPassed).once) },
 		"transparent, plain HTTP": func(d time.Duration) measured { return plain.requests(d, 1) },
 		"connect, HTTP/2":         s.http2,
-		"names":                   func(d time.Duration) measured { return slowly(d, func() error { return lookups(dnsOurs, 0, 1).err }) },
+		"names":                   func(d time.Duration) measured { return s.slowly(d, func() error { return lookups(dnsOurs, 0, 1).err }) },
 		"killed in a download": func(d time.Duration) measured {
-			return slowly(d, func() error { return inspected.killed("GET", "/bytes/8388608") })
+			return s.slowly(d, func() error { return inspected.killed("GET", "/bytes/8388608") })
 		},
 		"killed in an upload": func(d time.Duration) measured {
-			return slowly(d, func() error { return inspected.killed("POST", "/upload") })
+			return s.slowly(d, func() error { return inspected.killed("POST", "/upload") })
 		},
 		"killed among events": func(d time.Duration) measured {
-			return slowly(d, func() error { return inspected.killed("GET", "/events") })
+			return s.slowly(d, func() error { return inspected.killed("GET", "/events") })
 		},
 		"killed in a tunnel": func(d time.Duration) measured {
-			return slowly(d, func() error { return raw.killed("GET", "/bytes/8388608") })
+			return s.slowly(d, func() error { return raw.killed("GET", "/bytes/8388608") })
 		},
 		"killed in a flow": func(d time.Duration) measured {
-			return slowly(d, func() error { return flow(inspected, flowInspected).killed("GET", "/bytes/8388608") })
+			return s.slowly(d, func() error { return flow(inspected, flowInspected).killed("GET", "/bytes/8388608") })
 		},
-		"killed in a handshake":     func(d time.Duration) measured { return slowly(d, inspected.halfHello) },
-		"a head that is none":       func(d time.Duration) measured { return slowly(d, plain.brokenHead) },
-		"a place that is forbidden": func(d time.Duration) measured { return slowly(d, s.forbidden) },
+		"killed in a handshake":     func(d time.Duration) measured { return s.slowly(d, inspected.halfHello) },
+		"a head that is none":       func(d time.Duration) measured { return s.slowly(d, plain.brokenHead) },
+		"a place that is forbidden": func(d time.Duration) measured { return s.slowly(d, s.forbidden) },
 	}
 }
 
 // slowly does f over and over, with a pause between.
-func slowly(d time.Duration, f func() error) measured { return over(d, 10*time.Millisecond, f) }
+func (s *soak) slowly(d time.Duration, f func() error) measured {
+	return s.over(d, 10*time.Millisecond, f)
+}
 
-func over(d, pause time.Duration, f func() error) measured {
+func (s *soak) over(d, pause time.Duration, f func() error) measured {
 	return during(d, 1, func(until func() bool) (m measured) {
-		for until() {
+		for until = paced(s.rate, until); until(); {
 			if err := f(); err != nil {
 				m.fail(err)
 			} else {
@@ -401,6 +406,7 @@ func (s *soak) http2(d time.Duration) measured {
 	}
 	defer tr.CloseIdleConnections()
 	return during(d, 2, func(until func() bool) (m measured) {
+		until = paced(s.rate, until)
 		for n := 0; until(); n++ {
 			if err := h2Get(tr, "https://"+p.host+":"+p.port, s.placeholder, n%10 == 9); err != nil {
 				m.fail(err)
