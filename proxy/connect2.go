@@ -34,14 +34,14 @@ func (r *run) doorH2(ctx context.Context, st *stream) {
 // section 8.5) and returns when it has ended. It counts as a connection.
 func (r *run) connectH2(w http.ResponseWriter, req *http.Request) {
 	door := streamFrom(req.Context())
-	if req.Method != http.MethodConnect || req.Header.Get(":protocol") != "" {
+	if req.Method != http.MethodConnect {
 		r.serveAbsolute(w, req) // which it is not: that is refused, and recorded
 		return
 	}
 	door.requests.Add(1)
 	c := newH2Stream(door.conn, w, req)
 	if st, ok := r.newStream(c); ok {
-		st.reply = &connectReply{proto: req.Proto, authority: req.Host, over: r.overHead(req), w: w}
+		st.reply = &connectReply{proto: req.Proto, authority: req.Host, bad: r.badHead(req), w: w}
 		r.guard(req.Context(), st, func() { r.connectRequest(req.Context(), st) })
 	}
 	<-c.ended

@@ -177,8 +177,11 @@ func (d denial) write(w http.ResponseWriter, r *http.Request) int {
 	status := d.status
 	if strings.HasPrefix(contentType, "application/grpc") {
 		// Trailers-Only: one header block with the status in it.
-		h.Set("Grpc-Status", d.grpcStatus())
+		h.Set("Grpc-Status", grpcStatus(d.status))
 		h.Set("Grpc-Message", grpcEscape(d.sentence))
+		if d.retry > 0 { // which is how its clients are told when, and not by Retry-After
+			h.Set("Grpc-Retry-Pushback-Ms", strconv.Itoa(d.retry*1000))
+		}
 		status = http.StatusOK
 		if r.ProtoMajor == 1 {
 			h.Set("Content-Length", "0")
@@ -195,14 +198,19 @@ func (d denial) write(w http.ResponseWriter, r *http.Request) int {
 	return status
 }
 
-// grpcStatus returns PERMISSION_DENIED or UNAVAILABLE.
-func (d denial) grpcStatus() string { return grpcStatus(d.status) }
-
+// grpcStatus returns the code for which a gRPC client does with an answer what an
+// HTTP client does with its status: UNAVAILABLE alone is tried again (ADR-0047).
 func grpcStatus(status int) string {
-	if status == http.StatusForbidden || status == http.StatusMisdirectedRequest {
-		return "7"
+	switch status {
+	case http.StatusBadRequest:
+		return "3" // INVALID_ARGUMENT
+	case http.StatusForbidden, http.StatusMisdirectedRequest:
+		return "7" // PERMISSION_DENIED
+	case http.StatusRequestEntityTooLarge, http.StatusRequestHeaderFieldsTooLarge:
+		return "8" // RESOURCE_EXHAUSTED
+	default: // a limit that passes, the machinery, upstream
+		return "14" // UNAVAILABLE
 	}
-	return "14"
 }
 
 // answerReset is how records say that a client was told nothing, and its

@@ -78,6 +78,22 @@ func TestDenialBodies(t *testing.T) {
 			}
 		})
 	}
+	t.Run("TLS to the proxy", func(t *testing.T) {
+		l.log.take()
+		c, err := sandboxDial(t.Context(), l.explicitAddr)
+		must(t, err)
+		defer c.Close()
+		must(t, c.SetDeadline(time.Now().Add(5*time.Second))) // sooner than a head that does not end is given up
+		fmt.Fprint(c, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+		golden(t, "denials/tls-to-proxy", dump(t, c, "GET"))
+		if rec := l.log.await(t, 1)[0]; rec.Status != http.StatusBadRequest || rec.Reason != "bad_request" || !strings.Contains(rec.Error, "TLS to the proxy itself") {
+			t.Errorf("the record: %+v", rec)
+		}
+		_, err = c.Read(make([]byte, 1)) // it is over
+		if err == nil {
+			t.Error("the connection goes on")
+		}
+	})
 	t.Run("connect", func(t *testing.T) {
 		l.log.take()
 		c, err := sandboxDial(t.Context(), l.explicitAddr)

@@ -79,16 +79,9 @@ func (r *run) newExchange(ctx context.Context, st *stream, w http.ResponseWriter
 // already.
 func (x *exchange) serve(explain bool) {
 	over := x.admitted()
-	var err error
-	if x.form, err = readForm(x.in, x.secure); err == nil {
-		err = x.agrees()
-	}
+	err := x.read()
 	if bad, ok := errors.AsType[*formError](err); ok {
 		x.refuse(bad.reason, bad.err)
-		return
-	}
-	if err := x.overHead(x.in); err != nil {
-		x.refuse(rules.Limit, err)
 		return
 	}
 	if over != nil {
@@ -132,6 +125,18 @@ func (x *exchange) admitted() error {
 		return errRequests
 	}
 	return x.paced(x.ctx, x.st.cell)
+}
+
+// read takes the request's form from its head.
+func (x *exchange) read() (err error) {
+	x.form, err = readForm(x.in, x.secure)
+	if bad := x.badHead(x.in); bad != nil {
+		return bad
+	}
+	if err != nil {
+		return err
+	}
+	return x.agrees()
 }
 
 // agrees compares the authority with the place that the stream is for.

@@ -71,7 +71,7 @@ func (r *run) door() *goproxy.ProxyHttpServer {
 			_ = client.Close()
 			return
 		}
-		c.st.reply = &connectReply{proto: req.Proto, authority: req.RequestURI, over: r.overHead(req)}
+		c.st.reply = &connectReply{proto: req.Proto, authority: req.RequestURI, bad: r.badHead(req)}
 	})
 	g.NonproxyHandler = http.HandlerFunc(r.serveAbsolute)
 	return g
@@ -98,15 +98,14 @@ func (r *run) connectRequest(ctx context.Context, st *stream) {
 	}
 	ctx = gate.WithOrigin(ctx, st.origin())
 	to, err := target.ParseAuthority(st.reply.authority, 0)
-	if err != nil {
-		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, rules.Request{Question: rules.Connect, Cell: st.cell, Method: http.MethodConnect},
-			rules.BadRequest, err))
-		return
-	}
 	st.endpoint = to
-	if over := st.reply.over; over != nil {
+	bad := st.reply.bad
+	if err != nil && bad == nil {
+		bad = &formError{rules.BadRequest, err}
+	}
+	if bad != nil {
 		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, rules.Request{Question: rules.Connect, Cell: st.cell, Endpoint: to, Method: http.MethodConnect},
-			rules.Limit, over))
+			bad.reason, bad.err))
 		return
 	}
 	r.connect(ctx, st)
@@ -115,7 +114,7 @@ func (r *run) connectRequest(ctx context.Context, st *stream) {
 // connectReply is the answer to a CONNECT, which is given once.
 type connectReply struct {
 	proto, authority string              // sandbox-controlled
-	over             error               // the bound that its head is beyond
+	bad              *formError          // what is wrong with its head; nil for nothing
 	w                http.ResponseWriter // over HTTP/2; nil over HTTP/1
 }
 

@@ -21,3 +21,20 @@ func ReadForm(r *http.Request, secure bool) (to target.Endpoint, path target.Pat
 // RejectsCA reports whether an error of a handshake means that the client does
 // not trust the CA.
 func RejectsCA(err error) bool { return rejectsCA(err) }
+
+// Defaults returns what a configuration without bounds is given.
+func Defaults() (l Limits, t Timeouts, err error) {
+	if l, err = l.withDefaults(); err != nil {
+		return l, t, err
+	}
+	t, err = t.withDefaults()
+	return l, t, err
+}
+
+// Bounds of HTTP/2 that cannot be set.
+const (
+	H2ConnBuffer   = h2ConnBuffer
+	H2StreamBuffer = h2StreamBuffer
+	H2FrameBytes   = h2FrameBytes
+	H2Excess       = h2Excess
+)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"sallyport/proxy"
 )
 
 // echoService is pkg.Service of the lab's policy, by the real gRPC library: Unary
@@ -75,11 +78,11 @@ func echoService() *grpc.Server {
 }
 
 // dialGRPC returns a connection by one of the ways.
-func dialGRPC(t *testing.T, l *lab, w way, host string) *grpc.ClientConn {
+func dialGRPC(t *testing.T, l *lab, w way, host string, more ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	c, err := grpc.NewClient("passthrough:///"+host+":443",
+	c, err := grpc.NewClient("passthrough:///"+host+":443", append(more,
 		grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(l.roots, host)),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return w.open(l, ctx, addr) }))
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return w.open(l, ctx, addr) }))...)
 	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
@@ -155,4 +158,88 @@ func talk(ctx context.Context, t *testing.T, conn *grpc.ClientConn) {
 	if got := st.Trailer().Get("x-count"); len(got) != 1 || got[0] != fmt.Sprint(turns) {
 		t.Errorf("trailer %v", st.Trailer())
 	}
+}
+
+// TestGRPCRefusals: a client that tries UNAVAILABLE again, as many are told to, does so
+// for what can pass, is told when, and gives up at once for what cannot.
+func TestGRPCRefusals(t *testing.T) {
+	const again = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 2, "initialBackoff": "0.01s", "maxBackoff": "0.01s",
+		"backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
+	tests := []struct {
+		name, host, method string
+		head               int // octets more
+		code               codes.Code
+		reason             string
+		attempts           int
+	}{
+		{"bad request", "ok.test", "/pkg.Service/%zz", 0, codes.InvalidArgument, "bad_request", 1},
+		{"head too large", "ok.test", "/pkg.Service/Unary", 100 << 10, codes.ResourceExhausted, "limit", 1},
+		{"no such host", "evil.test", "/pkg.Service/Unary", 0, codes.PermissionDenied, "host_not_allowed", 1},
+		{"path", "ok.test", "/other/Unary", 0, codes.PermissionDenied, "path_not_allowed", 1},
+		{"body too large", "small.test", "/pkg.Service/Unary", 0, codes.ResourceExhausted, "body_too_large", 1},
+		{"upstream down", "any.test", "/pkg.Service/Unary", 0, codes.Unavailable, "allowed", 2},
+	}
+	for _, w := range ways() {
+		if !w.h2 {
+			continue
+		}
+		l := newLab(t)
+		l.setPolicy(labPolicy + `
+  - id: small
+    reason: test
+    allow: {host: small.test, ports: [443], access: write}
+    limits: {request_body: 1KiB}
+`)
+		s := echoService()
+		t.Cleanup(s.Stop)
+		for _, h := range []string{"ok.test", "small.test", "evil.test"} {
+			l.serveOrigin(h, true, http.HandlerFunc(s.ServeHTTP))
+		}
+		for _, tt := range tests {
+			t.Run(w.name+", "+tt.name, func(t *testing.T) {
+				conn := dialGRPC(t, l, w, tt.host, grpc.WithDefaultServiceConfig(again))
+				ctx := metadata.AppendToOutgoingContext(t.Context(), "x-kept", strings.Repeat("x", tt.head))
+				err := conn.Invoke(ctx, tt.method, wrapperspb.String(strings.Repeat("hi", 1<<10)), new(wrapperspb.StringValue))
+				if status.Code(err) != tt.code || tt.reason != "allowed" && !strings.Contains(err.Error(), tt.reason) {
+					t.Errorf("got %v, want %v and %s", err, tt.code, tt.reason)
+				}
+				must(t, conn.Close())
+				l.log.await(t, tt.attempts)
+			})
+		}
+	}
+}
+
+// TestGRPCWaits: what passes by itself is told with the time to wait, in the form in
+// which gRPC's clients keep it.
+func TestGRPCWaits(t *testing.T) {
+	l := newLab(t, func(c *proxy.Config) { c.Limits.RequestsPerCell = 1 })
+	s := echoService()
+	t.Cleanup(s.Stop)
+	l.serveOrigin("ok.test", true, http.HandlerFunc(s.ServeHTTP))
+	conn := dialGRPC(t, l, ways()[0], "ok.test")
+	call := func() (tail metadata.MD, err error) {
+		err = conn.Invoke(t.Context(), "/pkg.Service/Unary", wrapperspb.String("hi"), new(wrapperspb.StringValue), grpc.Trailer(&tail))
+		return tail, err
+	}
+	if _, err := call(); err != nil {
+		t.Errorf("the twin: %v", err)
+	}
+	held, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/pkg.Service/Talk")
+	must(t, err)
+	must(t, held.SendMsg(wrapperspb.Bytes([]byte("x"))))
+	must(t, held.RecvMsg(new(wrapperspb.BytesValue))) // it is counted
+	wait := func(reason string) {
+		t.Helper()
+		tail, err := call()
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), reason) || !slices.Equal(tail.Get("grpc-retry-pushback-ms"), []string{"5000"}) {
+			t.Errorf("got %v, trailer %v, want %s", err, tail, reason)
+		}
+	}
+	wait("limit")
+	must(t, held.CloseSend())
+	for held.RecvMsg(new(wrapperspb.BytesValue)) == nil {
+	}
+	l.log.failWith(errors.New("the disk is full"))
+	wait("audit_unavailable")
 }

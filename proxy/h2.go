@@ -129,9 +129,6 @@ func (w *h2Watch) count(what string) {
 	case is("over_max_streams", "over_max_streams_race"):
 		w.handled()
 		w.refuse(rules.Limit, what)
-	case is("bad_connect", "bad_path_method", "bad_path", "userinfo_in_authority", "priority"):
-		w.handled()
-		w.refuse(rules.BadRequest, what)
 	default: // of a request that was judged: its own record tells how it ended
 	}
 }
@@ -182,7 +179,7 @@ func (w *h2Watch) ended() {
 // unseen records n requests that nobody here has seen.
 func (w *h2Watch) unseen(n int) {
 	for range n {
-		w.refuse(rules.BadRequest, "a head with a name, a value, a pseudo-header or a field of a connection that HTTP/2 forbids, of over twice the bound, or not whole")
+		w.refuse(rules.BadRequest, "a head that was not whole, or was answered by nobody here")
 	}
 }
 
@@ -228,7 +225,7 @@ func (h h2Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.secure && r.TLS == nil {
 		r = r.WithContext(context.WithValue(r.Context(), otherSchemeKey{}, true))
 	}
-	h.Handler.ServeHTTP(w, r)
+	h.Handler.ServeHTTP(w, h.w.run.restored(r))
 }
 
 // BaseContext is what net/http asks for.

@@ -3,30 +3,37 @@ package proxy_test
 import (
 	"bytes"
 	"crypto/tls"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"sallyport/proxy"
 )
 
 // frames speaks HTTP/2 as no client library would.
 type frames struct {
 	*http2.Framer
-	t     *testing.T
-	block bytes.Buffer
-	enc   *hpack.Encoder
+	t      *testing.T
+	conn   net.Conn
+	block  bytes.Buffer
+	enc    *hpack.Encoder
+	answer *http2.MetaHeadersFrame // the latest
 }
 
 func newFrames(t *testing.T, c net.Conn) *frames {
 	t.Helper()
 	_, err := io.WriteString(c, http2.ClientPreface)
 	must(t, err)
-	f := &frames{Framer: http2.NewFramer(c, c), t: t}
+	f := &frames{Framer: http2.NewFramer(c, c), t: t, conn: c}
 	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	f.enc = hpack.NewEncoder(&f.block)
 	return f
@@ -69,6 +76,11 @@ func plainHead(more ...hpack.HeaderField) []hpack.HeaderField {
 	}, more...)
 }
 
+// pseudo is the pseudo-headers of a request.
+func pseudo(method, scheme, authority, path string) []hpack.HeaderField {
+	return []hpack.HeaderField{field(":method", method), field(":scheme", scheme), field(":authority", authority), field(":path", path)}
+}
+
 // result is the status of the answer, or how it was refused.
 func (f *frames) result() string {
 	for {
@@ -78,6 +90,7 @@ func (f *frames) result() string {
 		}
 		switch fr := fr.(type) {
 		case *http2.MetaHeadersFrame:
+			f.answer = fr
 			return fr.PseudoValue("status")
 		case *http2.RSTStreamFrame:
 			return "reset"
@@ -85,6 +98,31 @@ func (f *frames) result() string {
 			return "go away"
 		}
 	}
+}
+
+// body is that of the answer that result has seen the head of.
+func (f *frames) body() string {
+	var b strings.Builder
+	for {
+		fr, err := f.ReadFrame()
+		must(f.t, err)
+		if data, ok := fr.(*http2.DataFrame); ok {
+			b.Write(data.Data())
+			if data.StreamEnded() {
+				return b.String()
+			}
+		}
+	}
+}
+
+// wantDenial holds the answer that result has seen against what every refusal has.
+func (f *frames) wantDenial(reason string) {
+	f.t.Helper()
+	resp := &http.Response{Header: http.Header{}}
+	for _, h := range f.answer.RegularFields() {
+		resp.Header.Add(h.Name, h.Value)
+	}
+	checkDenial(f.t, resp, f.body(), reason)
 }
 
 // TestUnreadableH2 is DS-04 and HW-03: what cannot be read of HTTP/2 is refused and
@@ -105,17 +143,55 @@ func TestUnreadableH2(t *testing.T) {
 	}{
 		{"userinfo in the authority", func(f *frames, id uint32) {
 			f.head(id, field(":method", "GET"), field(":path", "/"), field(":scheme", "https"), field(":authority", "ok.test@evil.test"))
-		}, "reset"},
-		{"no path", func(f *frames, id uint32) { f.head(id, field(":method", "GET"), field(":scheme", "https")) }, "reset"},
+		}, "400"},
+		{"no path", func(f *frames, id uint32) { f.head(id, field(":method", "GET"), field(":scheme", "https")) }, "400"},
+		{"a path that is none", func(f *frames, id uint32) { f.head(id, pseudo("GET", "https", "ok.test", "public")...) }, "400"},
+		{"no method", func(f *frames, id uint32) { f.head(id, field(":path", "/"), field(":scheme", "https")) }, "400"},
+		{"a scheme that is none", func(f *frames, id uint32) { f.head(id, pseudo("GET", "file", "ok.test", "/")...) }, "400"},
+		{"CN-12 a CONNECT with a path", func(f *frames, id uint32) { f.head(id, pseudo("CONNECT", "https", "ok.test:443", "/")...) }, "400"},
+		{"CN-12 a CONNECT to nowhere", func(f *frames, id uint32) { f.head(id, field(":method", "CONNECT")) }, "400"},
+		{"CN-12 an extended CONNECT", func(f *frames, id uint32) {
+			f.head(id, append([]hpack.HeaderField{field(":protocol", "websocket")}, pseudo("CONNECT", "https", "ok.test", "/public/a")...)...)
+		}, "400"},
+		{"a pseudo-header twice", func(f *frames, id uint32) {
+			f.head(id, append(pseudo("GET", "https", "ok.test", "/public/a"), field(":path", "/public/secret"))...)
+		}, "400"},
+		{"a pseudo-header after a field", func(f *frames, id uint32) {
+			f.head(id, plainHead(field("a", "b"), field(":authority", "evil.test"))...)
+		}, "400"},
+		{"a pseudo-header of an answer", func(f *frames, id uint32) {
+			f.head(id, append([]hpack.HeaderField{field(":status", "200")}, plainHead()...)...)
+		}, "400"},
 		{"DS-04 head over the bound", func(f *frames, id uint32) { f.head(id, plainHead(large(80)...)...) }, "431"},
+		{"DS-04 head of thrice the bound", func(f *frames, id uint32) { f.head(id, plainHead(large(200)...)...) }, "431"},
+		{"DS-04 path over the bound", func(f *frames, id uint32) {
+			f.head(id, pseudo("GET", "https", "ok.test", "/"+strings.Repeat("x", 70<<10))...)
+		}, "431"},
 		{"DS-04 head far over it", func(f *frames, id uint32) { f.head(id, plainHead(large(1000)...)...) }, "go away"},
+		{"DS-04 CONTINUATION without end", func(f *frames, id uint32) {
+			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, EndStream: true})
+			empty := binary.BigEndian.AppendUint32([]byte{0, 0, 0, byte(http2.FrameContinuation), 0}, id)
+			_, _ = f.conn.Write(bytes.Repeat(empty, 30_000)) // 270,000 octets, of which none is of a field
+		}, "go away"},
+		{"another frame inside a head", func(f *frames, id uint32) {
+			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, EndStream: true})
+			_ = f.WritePing(false, [8]byte{})
+		}, "go away"},
+		{"padding of more than there is", func(f *frames, id uint32) {
+			_ = f.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersPadded|http2.FlagHeadersEndHeaders, id, []byte{200, 0x82})
+		}, "go away"},
 		{"DS-04 head that a table makes large", func(f *frames, id uint32) {
 			f.head(id, plainHead(slices.Repeat([]hpack.HeaderField{{Name: "a", Value: strings.Repeat("x", 4000)}}, 50)...)...)
 		}, "431"},
 		{"DS-04 frame over the bound", func(f *frames, id uint32) { _ = f.WriteRawFrame(http2.FrameHeaders, 0, id, make([]byte, 65<<10)) }, "go away"},
 		{"HW-03 field of a connection", func(f *frames, id uint32) { f.head(id, plainHead(field("connection", "close"))...) }, "400"},
-		{"HW-03 capitals in a name", func(f *frames, id uint32) { f.head(id, plainHead(field("Abc", "x"))...) }, "reset"},
-		{"HW-03 line end in a value", func(f *frames, id uint32) { f.head(id, plainHead(field("abc", "x\r\ny: z"))...) }, "reset"},
+		{"HW-03 connection named once more", func(f *frames, id uint32) { f.head(id, plainHead(field("proxy-connection", "keep-alive"))...) }, "400"},
+		{"HW-03 te", func(f *frames, id uint32) { f.head(id, plainHead(field("te", "gzip"))...) }, "400"},
+		{"HW-03 te twice", func(f *frames, id uint32) { f.head(id, plainHead(field("te", "trailers"), field("te", "trailers"))...) }, "400"},
+		{"HW-02 upgrade to h2c", func(f *frames, id uint32) { f.head(id, plainHead(field("upgrade", "h2c"))...) }, "400"},
+		{"HT-01 transfer coding", func(f *frames, id uint32) { f.head(id, plainHead(field("transfer-encoding", "chunked"))...) }, "400"},
+		{"HW-03 capitals in a name", func(f *frames, id uint32) { f.head(id, plainHead(field("Abc", "x"))...) }, "400"},
+		{"HW-03 line end in a value", func(f *frames, id uint32) { f.head(id, plainHead(field("abc", "x\r\ny: z"))...) }, "400"},
 		{"an even stream", func(f *frames, id uint32) { f.head(id+1, plainHead()...) }, "go away"},
 		{"compression that is none", func(f *frames, id uint32) {
 			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndStream: true, EndHeaders: true})
@@ -156,8 +232,11 @@ func TestUnreadableH2(t *testing.T) {
 						t.Errorf("got %s, want %s", got, tt.want)
 					}
 					reason := "bad_request"
-					if tt.name == "DS-04 head over the bound" { // beyond twice of it, net/http answers
+					if strings.HasPrefix(tt.name, "DS-04") && !strings.Contains(tt.name, "frame") {
 						reason = "limit"
+					}
+					if tt.want != "go away" {
+						f.wantDenial(reason)
 					}
 					if r := wantRefusal(t, l, reason); r.Error == "" {
 						t.Error("the record does not say what was wrong")
@@ -174,5 +253,40 @@ func TestUnreadableH2(t *testing.T) {
 				t.Errorf("%s: more records: %+v", w.name, linesOf(rest))
 			}
 		}
+	}
+}
+
+// TestSlowHeadOfH2 is DS-03: a head that does not end is given up, as one of HTTP/1 is,
+// and a connection that is merely idle is not.
+func TestSlowHeadOfH2(t *testing.T) {
+	for _, w := range ways() {
+		if !w.h2 {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t, func(c *proxy.Config) { c.Timeouts = proxy.Timeouts{Header: time.Second, Drain: time.Second} })
+			l.serveOrigin("ok.test", true, &witness{})
+			c, err := w.open(l, t.Context(), "ok.test:443")
+			must(t, err)
+			defer c.Close()
+			tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2"}})
+			must(t, err)
+			f := newFrames(t, tc)
+			must(t, f.WriteSettings())
+			f.head(1, plainHead()...)
+			if got := f.result(); got != "200" {
+				t.Errorf("the twin: %s", got)
+			}
+			l.log.await(t, 2)
+			l.dialled()
+			must(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, EndStream: true}))
+			if got := f.result(); got != "end" && got != "go away" {
+				t.Errorf("got %s, want the end", got)
+			}
+			if r := wantRefusal(t, l, "limit"); !strings.Contains(r.Error, "not whole after 1s") {
+				t.Errorf("record %+v", r)
+			}
+			wantNothingDialled(t, l)
+		})
 	}
 }

@@ -101,6 +101,11 @@ func (c *http1) next() bool {
 	}
 	switch {
 	case c.last == "" && c.st.door:
+		if secure, _ := c.in.Starts(helloType); secure {
+			c.st.heads.Add(1)
+			c.reject(errTLSDoor)
+			return false
+		}
 		if c.h2, _ = c.in.Starts(h2Preface); c.h2 { // an error shows again in a moment
 			return false
 		}
@@ -232,6 +237,13 @@ func (c *http1) deadlineAbout(d time.Duration) {
 		c.deadline(now.Add(d))
 	}
 }
+
+// helloType begins what a client says to a proxy that it takes to speak TLS. There may
+// be no line end in it, for which it would be waited in vain.
+const helloType = "\x16"
+
+// errTLSDoor is answered in the clear: the door has no certificate (docs/protocols.md).
+var errTLSDoor = &h1.Error{Status: http.StatusBadRequest, Text: "TLS to the proxy itself, whose address begins with http:// for https too"} //nolint:gochecknoglobals // a constant that Go cannot spell
 
 // reject answers a head that cannot be read, or not be understood, with a
 // refusal that is recorded.

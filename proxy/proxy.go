@@ -114,7 +114,7 @@ type Limits struct {
 const (
 	h2ConnBuffer   = 1 << 20
 	h2StreamBuffer = 256 << 10
-	h2Frame        = 64 << 10 // the longest; net/http keeps a buffer of that size
+	h2FrameBytes   = 64 << 10 // the longest; net/http keeps a buffer of that size
 )
 
 // Timeouts bound how long a sandbox can hold a stream without using it. A

@@ -187,9 +187,9 @@ func (r *run) newServed(base context.Context, ln net.Listener, h http.Handler) s
 		Handler:           h,
 		ReadHeaderTimeout: t.Header,
 		IdleTimeout:       t.KeepAlive,
-		MaxHeaderBytes:    2 * l.HeaderBytes, // what is larger than once is refused by us, and recorded
+		MaxHeaderBytes:    2 * l.HeaderBytes, // h2Wire lets half of it pass
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: l.H2Streams, MaxReadFrameSize: h2Frame,
+			MaxConcurrentStreams: l.H2Streams, MaxReadFrameSize: h2FrameBytes,
 			MaxReceiveBufferPerConnection: h2ConnBuffer, MaxReceiveBufferPerStream: h2StreamBuffer,
 		},
 		BaseContext: func(net.Listener) context.Context { return base },

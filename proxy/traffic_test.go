@@ -451,7 +451,7 @@ func TestH2Authority(t *testing.T) {
 	tests := []struct {
 		name   string
 		fields []hpack.HeaderField
-		status string // "" for a stream error
+		status string
 		reason string
 	}{
 		{"other authority", []hpack.HeaderField{field(":authority", "evil.test")}, "421", "authority_mismatch"},
@@ -459,7 +459,7 @@ func TestH2Authority(t *testing.T) {
 		{"other host beside it", []hpack.HeaderField{field(":authority", "ok.test"), field("host", "evil.test")}, "421", "authority_mismatch"},
 		{"other host alone", []hpack.HeaderField{field("host", "evil.test")}, "421", "authority_mismatch"},
 		{"two hosts", []hpack.HeaderField{field("host", "ok.test"), field("host", "evil.test")}, "421", "authority_mismatch"},
-		{"userinfo", []hpack.HeaderField{field(":authority", "ok.test@evil.test")}, "", ""},
+		{"userinfo", []hpack.HeaderField{field(":authority", "ok.test@evil.test")}, "400", "bad_request"},
 		{"none", nil, "400", "bad_request"},
 		{"scheme", []hpack.HeaderField{field(":scheme", "http"), field(":authority", "ok.test:443")}, "400", "bad_request"},
 		{"twin, scheme", []hpack.HeaderField{field(":scheme", "https"), field(":authority", "ok.test:443")}, "200", "allowed"},
