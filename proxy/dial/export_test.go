@@ -25,8 +25,22 @@ func ReadAnswer(m *dns.Msg, name target.Name, qtype uint16) []netip.Addr {
 	return read(m, name, qtype).addrs
 }
 
-// FreshFor is how long an idle connection is taken to be open.
-const FreshFor = freshFor
+// Idled makes what is idle be so for longer than a connection is taken to be open.
+func (d *Dialer) Idled() {
+	d.pools.mu.Lock()
+	defer d.pools.mu.Unlock()
+	for _, cell := range d.pools.byCell {
+		for _, p := range cell {
+			p.mu.Lock()
+			for _, list := range p.idle {
+				for _, w := range list {
+					w.since = w.since.Add(-freshFor)
+				}
+			}
+			p.mu.Unlock()
+		}
+	}
+}
 
 // IdlePerPool bounds the idle connections of one pool.
 const IdlePerPool = idlePerPool

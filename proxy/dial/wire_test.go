@@ -12,6 +12,7 @@ import (
 	"net/http/httptrace"
 	"net/netip"
 	"net/textproto"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -88,6 +89,29 @@ func eventually(t *testing.T, what string, f func() bool) {
 	}
 }
 
+// arrived waits until what was sent to the other end of a connection, or its end, is
+// there to be read: the kernel may take its time, on a loopback too.
+func arrived(t *testing.T, to net.Addr) {
+	t.Helper()
+	a := to.(*net.TCPAddr).AddrPort()
+	ip := a.Addr().Unmap().As4()
+	want := fmt.Sprintf("%02X%02X%02X%02X:%04X", ip[3], ip[2], ip[1], ip[0], a.Port())
+	const closeWait = "08"
+	eventually(t, "octets on their way", func() bool {
+		table, err := os.ReadFile("/proc/self/net/tcp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for row := range strings.Lines(string(table)) {
+			f := strings.Fields(row) // number, own address, other, state, octets to send and to read
+			if len(f) > 4 && f[1] == want {
+				return f[3] == closeWait || !strings.HasSuffix(f[4], ":00000000")
+			}
+		}
+		return false
+	})
+}
+
 // TestWiresAreUsedAgain: after answers of every framing, and not after those that
 // end the connection or leave something behind.
 func TestWiresAreUsedAgain(t *testing.T) {
@@ -128,12 +152,12 @@ func TestClosedWires(t *testing.T) {
 	for _, method := range []string{"GET", "POST"} {
 		t.Run(method, func(t *testing.T) {
 			w := plainWorld(t, nil)
-			closed := make(chan struct{})
+			closed := make(chan net.Addr, 1)
 			newScript(t, func(c net.Conn, br *bufio.Reader, n int) {
 				reply(c, br, short)
 				if n == 1 {
 					_ = c.Close()
-					close(closed)
+					closed <- c.RemoteAddr()
 				}
 			})
 			for i := range 2 {
@@ -144,9 +168,11 @@ func TestClosedWires(t *testing.T) {
 				if got := body(t, resp); got != "ok" {
 					t.Errorf("request %d: %q", i+1, got)
 				}
-				<-closed
+				if i == 0 {
+					arrived(t, <-closed)
+				}
 				if method == "POST" {
-					time.Sleep(dial.FreshFor) // what idled for less is not asked
+					w.Idled() // what idled for less is not asked
 				}
 			}
 		})
@@ -157,17 +183,17 @@ func TestClosedWires(t *testing.T) {
 // request.
 func TestUnaskedAnswers(t *testing.T) {
 	w := plainWorld(t, nil)
-	said := make(chan struct{})
+	idle, said := make(chan struct{}), make(chan net.Addr)
 	s := newScript(t, func(c net.Conn, br *bufio.Reader, n int) {
 		reply(c, br, short)
 		if n == 1 {
-			time.Sleep(dial.FreshFor) // idle by now
+			<-idle
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
-			close(said)
+			said <- c.RemoteAddr()
 			_, _ = br.ReadByte()
 		}
 	})
-	for range 2 {
+	for i := range 2 {
 		resp, err := w.get("http://ok.test/")
 		if err != nil {
 			t.Fatal(err)
@@ -175,7 +201,11 @@ func TestUnaskedAnswers(t *testing.T) {
 		if got := body(t, resp); got != "ok" {
 			t.Errorf("got %q", got)
 		}
-		<-said
+		if i == 0 {
+			close(idle)
+			arrived(t, <-said)
+			w.Idled() // what idled for less is not asked
+		}
 	}
 	if got := s.conns.Load(); got != 2 {
 		t.Errorf("%d connections, want 2", got)
