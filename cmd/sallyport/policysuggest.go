@@ -111,6 +111,8 @@ type suggestedRule struct {
 
 type leftOut struct {
 	Asked string `json:"asked"`
+	// More counts further questions that are left out for the same reason.
+	More  int    `json:"more,omitempty"`
 	Count int    `json:"count"`
 	First string `json:"first"`
 	Why   string `json:"why"`
@@ -187,7 +189,7 @@ func (s *suggestion) suggest() error {
 	}
 	for i := range left {
 		l := &left[i]
-		s.Left = append(s.Left, leftOut{questionText(&l.Request), l.Count, l.First, l.Why})
+		s.Left = append(s.Left, leftOut{questionText(&l.Request), l.More, l.Count, l.First, l.Why})
 	}
 	text := suggestedText(list, s.credentials())
 	if _, err := policyfile.ReadPolicy(policyfile.Input{Name: "suggested.yaml", Data: text}, nil); err != nil {
@@ -243,9 +245,6 @@ func (s *suggestion) judgeNow() {
 // statement under never forbids. Of one that is for several things, those are kept
 // that can. taken are ids that there are.
 func (s *suggestion) fitting(list []suggest.Rule, taken []string) (fit []suggest.Rule, left []suggest.Left, err error) {
-	if s.policy == nil {
-		return list, nil, nil
-	}
 	for i := range list {
 		taken = append(taken, list[i].ID)
 	}
@@ -253,26 +252,39 @@ func (s *suggestion) fitting(list []suggest.Rule, taken []string) (fit []suggest
 	for ; len(list) > 0; list = list[1:] {
 		r := list[0]
 		one, err := policyfile.ParsePolicy("suggested.yaml", suggestedText(list[:1], nil), nil)
-		if err != nil {
-			return nil, nil, fmt.Errorf("what is suggested does not load: %w", err)
+		var with []rules.Rule
+		if err == nil {
+			with = append(slices.Clone(beside), one.Rules()...)
+			if s.policy != nil {
+				_, err = s.policy.With(with)
+			}
 		}
-		with := append(slices.Clone(beside), one.Rules()...)
-		_, err = s.policy.With(with)
 		switch {
 		case err == nil:
 			beside, fit = with, append(fit, r)
 		case len(r.Seen) > 1:
 			for _, seen := range r.Seen {
-				alone, _ := suggest.Rules([]suggest.Seen{seen}, taken)
-				taken = append(taken, alone[0].ID)
+				alone, none := suggest.Rules([]suggest.Seen{seen}, taken)
+				left = append(left, none...)
+				for i := range alone {
+					taken = append(taken, alone[i].ID)
+				}
 				list = append(list, alone...)
 			}
 		default:
-			why := strings.ReplaceAll(err.Error(), "\n", "; ")
-			left = append(left, suggest.Left{Seen: r.Seen[0], Why: "a rule for it cannot stand beside the others: " + why})
+			left = append(left, suggest.Left{Seen: r.Seen[0], Why: whyNotFitting(err)})
 		}
 	}
 	return fit, left, nil
+}
+
+// whyNotFitting says why a rule cannot be one of the policy's: it would not load at all,
+// or not beside the others.
+func whyNotFitting(err error) string {
+	if bad, ok := errors.AsType[policyfile.Errors](err); ok && len(bad) > 0 && bad[0].File == "suggested.yaml" {
+		return "no rule can say it: " + bad[0].Text
+	}
+	return "a rule for it cannot stand beside the others: " + strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
 // credentials are those that the policy grants, by host.
@@ -308,7 +320,11 @@ func (s *suggestion) head() string {
 		line("Not suggested:")
 	}
 	for _, l := range s.Left {
-		line("- %s (%s, first %s): %s", l.Asked, times(l.Count), l.First, l.Why)
+		asked := l.Asked
+		if l.More > 0 {
+			asked += fmt.Sprintf(" and %d more", l.More)
+		}
+		line("- %s (%s, first %s): %s", asked, times(l.Count), l.First, l.Why)
 	}
 	b.WriteByte('\n')
 	return b.String()
@@ -337,11 +353,8 @@ func questionText(r *rules.Request) string {
 	}
 }
 
-// shownTests is how many of the requests that a rule admits become its tests.
-const shownTests = 3
-
-// suggestedText writes rules as a policy file, with some of what was seen as its
-// tests.
+// suggestedText writes rules as a policy file. Its tests are one of the requests that
+// were seen for each method and path of a rule.
 func suggestedText(list []suggest.Rule, credentials map[string]string) []byte {
 	var b, tests bytes.Buffer
 	b.WriteString("apiVersion: " + policyfile.APIVersion + "\nkind: Policy\nmetadata: {name: suggested}\nrules:")
@@ -363,7 +376,7 @@ func suggestedText(list []suggest.Rule, credentials map[string]string) []byte {
 			continue
 		}
 		fmt.Fprintf(&b, ", methods: %s, paths: %s}\n", quotedList(r.Methods), quotedList(r.Paths))
-		for _, s := range r.Seen[:min(len(r.Seen), shownTests)] {
+		for _, s := range oneOfEach(r) {
 			fmt.Fprintf(&tests, "- {request: %q, expect: allow, rule: %q}\n", questionText(&s.Request), r.ID)
 		}
 	}
@@ -376,6 +389,31 @@ func suggestedText(list []suggest.Rule, credentials map[string]string) []byte {
 		return b.Bytes() // reading it tells what is wrong
 	}
 	return out
+}
+
+// oneOfEach returns, of what a rule is for, the first with each method and path pattern.
+func oneOfEach(r *suggest.Rule) (list []suggest.Seen) {
+	patterns := make([]rules.PathPattern, len(r.Paths))
+	for i, p := range r.Paths {
+		patterns[i], _ = rules.ParsePathPattern(p) // one that is none matches nothing
+	}
+	type part struct {
+		method string
+		path   int
+	}
+	had := map[part]bool{}
+	for _, s := range r.Seen {
+		first := false
+		for i := range patterns {
+			if p := (part{s.Request.Method, i}); patterns[i].Match(s.Request.Path) && !had[p] {
+				had[p], first = true, true
+			}
+		}
+		if first {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 func quotedList(list []string) string {

@@ -10,19 +10,22 @@ import (
 
 const (
 	// many is how many values at one place of otherwise equal paths make it a
-	// parameter.
-	many = 4
+	// parameter, few how many if they are numbers or days.
+	many, few = 4, 2
 	// deepest is how many segments a suggested pattern has, before the rest is
 	// one "**".
 	deepest = 16
 )
 
-// ids are segments that name one thing among many, as APIs write them: numbers,
-// hexadecimal digests, UUIDs (RFC 9562), ULIDs, dates, and ids with a prefix.
-var ids = regexp.MustCompile(`^([0-9]+` +
-	`|[0-9]{4}-[0-9]{2}-[0-9]{2}` +
+// ids are segments that name one thing among many, as APIs write them: long numbers,
+// hexadecimal digests, UUIDs (RFC 9562), ULIDs, and ids with a prefix.
+var ids = regexp.MustCompile(`^([0-9]{5,}` +
 	`|(?i:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})` +
 	`|[0-9A-HJKMNP-TV-Z]{26})$`)
+
+// perhaps are segments that may be one, or a version, a year, a page: short numbers, and
+// days.
+var perhaps = regexp.MustCompile(`^([0-9]{1,4}|[0-9]{4}-[0-9]{2}-[0-9]{2})$`)
 
 var (
 	hexDigits = regexp.MustCompile(`^(?i:[0-9a-f]{8,})$`)
@@ -46,14 +49,17 @@ func isID(seg string) bool {
 	}
 }
 
-// generalise returns a pattern for the path of each request.
+// generalise returns a pattern for the path of each request, "" where none can be
+// written.
 func generalise(seen []Seen) []string {
 	paths := make([][]string, len(seen))
 	for i := range seen {
 		segs := strings.Split(seen[i].Request.Path.String()[1:], "/")
+		named := slices.ContainsFunc(segs, func(s string) bool { return s != "" && !isID(s) && !perhaps.MatchString(s) })
 		for j, s := range segs {
-			// A star in a path cannot be told from the pattern's.
-			if isID(s) || strings.Contains(s, "*") {
+			// A star in a path cannot be told from the pattern's. Where nothing but ids
+			// is left, one is no pattern yet.
+			if isID(s) && named || strings.Contains(s, "*") {
 				segs[j] = "*"
 			}
 		}
@@ -62,17 +68,65 @@ func generalise(seen []Seen) []string {
 		}
 		paths[i] = segs
 	}
+	numbers(paths)
 	for at := range deepest {
 		parameter(paths, at)
 	}
 	out := make([]string, len(paths))
 	for i, segs := range paths {
-		out[i] = "/" + strings.Join(segs, "/")
-		if p, err := rules.ParsePathPattern(out[i]); err != nil || !p.Match(seen[i].Request.Path) {
-			out[i] = "/**"
+		text := "/" + strings.Join(segs, "/")
+		if p, err := rules.ParsePathPattern(text); err == nil && p.Match(seen[i].Request.Path) {
+			out[i] = text
 		}
 	}
 	return out
+}
+
+// numbers makes stars of places at which paths that are otherwise equal have several
+// numbers or days, or ids where a path is nothing else.
+func numbers(paths [][]string) {
+	mark := func(s string) string {
+		switch {
+		case perhaps.MatchString(s):
+			return "\x00"
+		case isID(s):
+			return "\x01"
+		default:
+			return s
+		}
+	}
+	shape := func(segs []string) string {
+		out := make([]string, len(segs))
+		for i, s := range segs {
+			out[i] = mark(s)
+		}
+		return strings.Join(out, "/")
+	}
+	values := map[string][]map[string]bool{} // of each place, by shape
+	for _, segs := range paths {
+		key := shape(segs)
+		if values[key] == nil {
+			values[key] = make([]map[string]bool, len(segs))
+		}
+		for i, s := range segs {
+			if values[key][i] == nil {
+				values[key][i] = map[string]bool{}
+			}
+			values[key][i][s] = true
+		}
+	}
+	for _, segs := range paths {
+		key := shape(segs)
+		enough := few
+		if strings.Trim(key, "\x00*/") == "" { // no word would be left
+			enough = many
+		}
+		for i, s := range segs {
+			if mark(s) != s && len(values[key][i]) >= enough {
+				segs[i] = "*"
+			}
+		}
+	}
 }
 
 // parameter makes a star of a place at which many paths that are otherwise equal

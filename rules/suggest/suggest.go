@@ -54,15 +54,18 @@ func (r *Rule) Count() (n int) {
 type Left struct {
 	Seen
 	Why string
+	// More counts further questions that are left out for the same reason; Count has them.
+	More int
 }
 
 // Rules makes rules of what was seen. taken are the ids of rules that there are.
 func Rules(seen []Seen, taken []string) (list []Rule, left []Left) {
+	seen, left = scans(seen)
 	groups := map[target.Endpoint]*group{}
 	var order []target.Endpoint
 	for _, s := range seen {
 		if why := notSuggested(&s); why != "" {
-			left = append(left, Left{s, why})
+			left = append(left, Left{Seen: s, Why: why})
 			continue
 		}
 		e := s.Request.Endpoint
@@ -83,7 +86,103 @@ func Rules(seen []Seen, taken []string) (list []Rule, left []Left) {
 		}
 		list, left = append(list, rs...), append(left, l...)
 	}
-	return list, left
+	return list, joined(left)
+}
+
+// scan is how many ports of one host, beside those of the web, and how many addresses at
+// one port are no use that a rule would be for.
+const scan = 4
+
+// scans takes out what looks like a search for open doors: one note for each host, or for
+// each port of addresses.
+func scans(seen []Seen) (rest []Seen, left []Left) {
+	ports, addrs := map[target.Host]map[uint16]bool{}, map[uint16]map[target.Host]bool{}
+	for i := range seen {
+		e := seen[i].Request.Endpoint
+		if e.Port == 80 || e.Port == 443 || notSuggested(&seen[i]) != "" {
+			continue
+		}
+		note(ports, e.Host, e.Port)
+		if _, ok := e.Host.Addr(); ok {
+			note(addrs, e.Port, e.Host)
+		}
+	}
+	notes := map[string]int{}
+	for i := range seen {
+		s := &seen[i]
+		e := s.Request.Endpoint
+		_, known := ports[e.Host][e.Port]
+		why := ""
+		switch {
+		case !known || notSuggested(s) != "":
+		case len(ports[e.Host]) >= scan:
+			why = fmt.Sprintf("%d ports of %s were tried, as a scan does (%s): write a rule for the one that is needed", len(ports[e.Host]), e.Host, some(ports[e.Host]))
+		case len(addrs[e.Port]) >= scan:
+			why = fmt.Sprintf("port %d of %d addresses was tried, as a scan does: write a rule for the one that is needed", e.Port, len(addrs[e.Port]))
+		}
+		at, again := notes[why]
+		switch {
+		case why == "":
+			rest = append(rest, *s)
+		case again:
+			left[at].Count += s.Count
+		default:
+			notes[why] = len(left)
+			left = append(left, Left{Seen: *s, Why: why})
+		}
+	}
+	return rest, left
+}
+
+func note[K, V comparable](m map[K]map[V]bool, k K, v V) {
+	if m[k] == nil {
+		m[k] = map[V]bool{}
+	}
+	m[k][v] = true
+}
+
+// some lists a few ports.
+func some(ports map[uint16]bool) string {
+	const shown = 6
+	list := slices.Sorted(maps.Keys(ports))
+	words := make([]string, 0, shown+1)
+	for _, p := range list[:min(len(list), shown)] {
+		words = append(words, fmt.Sprint(p))
+	}
+	if len(list) > shown {
+		words = append(words, "…")
+	}
+	return strings.Join(words, ", ")
+}
+
+// joined tells what is left out for one reason at one host, or at addresses, in one
+// note where it is more than a few.
+func joined(left []Left) (out []Left) {
+	key := func(l *Left) string {
+		host := l.Request.Endpoint.Host.String()
+		if _, ok := l.Request.Endpoint.Host.Addr(); ok {
+			host = ""
+		}
+		return host + "\n" + l.Why
+	}
+	count := map[string]int{}
+	for i := range left {
+		count[key(&left[i])]++
+	}
+	at := map[string]int{}
+	for i := range left {
+		l := left[i]
+		k := key(&l)
+		first, again := at[k]
+		if !again || count[k] < scan {
+			at[k] = len(out)
+			out = append(out, l)
+			continue
+		}
+		out[first].Count += l.Count
+		out[first].More++
+	}
+	return out
 }
 
 // notSuggested says why there is no rule for s, "" if there is to be one.
@@ -165,9 +264,18 @@ func (g *group) rules(e target.Endpoint) (list []Rule, left []Left) {
 		return []Rule{{Host: e.Host, Port: e.Port, Raw: true, Seen: g.raw}}, nil
 	}
 	for _, s := range g.raw {
-		left = append(left, Left{s, "any bytes were sent where requests are too: a place carries one or the other"})
+		left = append(left, Left{Seen: s, Why: "any bytes were sent where requests are too: a place carries one or the other"})
 	}
 	patterns := generalise(g.requests)
+	requests, written := g.requests[:0:0], patterns[:0:0]
+	for i, s := range g.requests {
+		if patterns[i] == "" {
+			left = append(left, Left{Seen: s, Why: "its path can be written in no pattern but one for everything"})
+			continue
+		}
+		requests, written = append(requests, s), append(written, patterns[i])
+	}
+	g.requests, patterns = requests, written
 	methods := map[string][]string{}
 	for i, s := range g.requests {
 		if m := s.Request.Method; !slices.Contains(methods[patterns[i]], m) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"sallyport/rules"
@@ -57,19 +58,25 @@ func TestRules(t *testing.T) {
 		want string
 	}{
 		{"one request", paths("GET", "/"), "a.test: a.test:443 [GET] [/] false"},
-		{"numbers, digests and uuids", paths("GET", "/u/7/x", "/c/0a1b2c3d4e", "/d/123e4567-e89b-12d3-a456-426614174000", "/e/2026-01-31"), "a.test: a.test:443 [GET] [/c/* /d/* /e/* /u/*/x] false"},
+		{"digests, uuids and long numbers", paths("GET", "/u/12345/x", "/c/0a1b2c3d4e", "/d/123e4567-e89b-12d3-a456-426614174000"), "a.test: a.test:443 [GET] [/c/* /d/* /u/*/x] false"},
+		{"one number or day stays", paths("GET", "/u/7/x", "/1/2", "/e/2026-01-31"), "a.test: a.test:443 [GET] [/1/2 /e/2026-01-31 /u/7/x] false"},
+		{"several numbers or days", paths("GET", "/u/7/x", "/u/8/x", "/e/2026-01-31", "/e/2026-02-01"), "a.test: a.test:443 [GET] [/e/* /u/*/x] false"},
+		{"several numbers in several places", paths("GET", "/u/1/p/2", "/u/1/p/3", "/u/2/p/2"), "a.test: a.test:443 [GET] [/u/*/p/*] false"},
+		{"nothing but numbers", paths("GET", "/1/2", "/3/4", "/5/6"), "a.test: a.test:443 [GET] [/1/2 /3/4 /5/6] false"},
+		{"nothing but many numbers", paths("GET", "/1/2", "/3/4", "/5/6", "/7/8"), "a.test: a.test:443 [GET] [/*/*] false"},
+		{"nothing but one id", paths("GET", "/0a1b2c3d4e"), "a.test: a.test:443 [GET] [/0a1b2c3d4e] false"},
 		{"ids with a prefix", paths("GET", "/v1/charges/ch_1aB2cD3"), "a.test: a.test:443 [GET] [/v1/charges/*] false"},
 		{"words stay", paths("GET", "/v1/charges", "/face_paint/feedface", "/user-settings"), "a.test: a.test:443 [GET] [/face_paint/feedface /user-settings /v1/charges] false"},
 		{"many words at one place", paths("GET", "/r/a/x", "/r/b/x", "/r/c/x", "/r/d/x", "/r/e/y"), "a.test: a.test:443 [GET] [/r/*/x /r/e/y] false"},
-		{"a final slash", paths("GET", "/a/17/"), "a.test: a.test:443 [GET] [/a/*/] false"},
+		{"a final slash", paths("GET", "/a/17171/"), "a.test: a.test:443 [GET] [/a/*/] false"},
 		{"a star of its own", paths("GET", "/a/b*c"), "a.test: a.test:443 [GET] [/a/*] false"},
 		{
 			"no more methods than were seen", append(paths("GET", "/x", "/y"), paths("POST", "/y")...),
 			"a.test: a.test:443 [GET] [/x] false\na.test-2: a.test:443 [GET POST] [/y] false",
 		},
 		{
-			"no rule in vain", append(paths("GET", "/17", "/"), paths("POST", "/17", "/v1")...),
-			"a.test: a.test:443 [GET] [/] false\na.test-2: a.test:443 [GET POST] [/*] false",
+			"no rule in vain", append(paths("GET", "/c/0a1b2c3d", "/"), paths("POST", "/c/0a1b2c3d", "/c/v1")...),
+			"a.test: a.test:443 [GET] [/] false\na.test-2: a.test:443 [GET POST] [/c/*] false",
 		},
 		{"a stream", []suggest.Seen{raw}, "db.test-5432: db.test:5432 [] [] true"},
 	}
@@ -203,4 +210,39 @@ func TestRulesAdmitWhatWasSeenAndNoOtherMethod(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestScansAreOneNote: whoever tries many ports, or many addresses, gets one note and no
+// rules; what was asked of the web's ports of the same host is suggested all the same.
+func TestScansAreOneNote(t *testing.T) {
+	stream := func(at string) suggest.Seen {
+		return suggest.Seen{Request: rules.Request{Question: rules.Hello, Protocol: rules.Opaque, Endpoint: endpoint(t, at)}, Reason: rules.HostNotAllowed, Count: 2}
+	}
+	seen := []suggest.Seen{fetch(t, "a.test", "GET", "/")}
+	for port := range 1000 {
+		seen = append(seen, stream(fmt.Sprintf("a.test:%d", 1000+port)))
+	}
+	for i := range 200 {
+		seen = append(seen, stream(fmt.Sprintf("8.8.%d.8:22", i)), stream(fmt.Sprintf("10.0.0.%d:22", i)))
+	}
+	list, left := suggest.Rules(seen, nil)
+	if got := words(list); got != "a.test: a.test:443 [GET] [/] false" {
+		t.Errorf("rules:\n%s", got)
+	}
+	var got []string
+	for _, l := range left {
+		got = append(got, fmt.Sprintf("%s ×%d +%d: %s", l.Request.Endpoint, l.Count, l.More, l.Why))
+	}
+	want := []string{
+		"a.test:1000 ×2000 +0: 1000 ports of a.test were tried, as a scan does (1000, 1001, 1002, 1003, 1004, 1005, …): write a rule for the one that is needed",
+		"8.8.0.8:22 ×400 +0: port 22 of 200 addresses was tried, as a scan does: write a rule for the one that is needed",
+		"10.0.0.0:22 ×400 +199: it is a special-purpose address (private): only cidrs in a rule open that, and a person has to say which",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("left out (-want +got):\n%s", diff)
+	}
+	// Three ports of a host are a use of it.
+	if list, left := suggest.Rules([]suggest.Seen{stream("a.test:22"), stream("a.test:23"), stream("a.test:5432"), stream("a.test:443")}, nil); len(list) != 4 || len(left) != 0 {
+		t.Errorf("%s\n%v", words(list), left)
+	}
 }
