@@ -85,6 +85,11 @@ func checkSAS(f *file, s *Scheme, n ast.Node) {
 	case !whole && a.Services+a.Resources != "":
 		f.errorf(n, "services and resources are for scope: %s", SASAccount)
 	}
+	f.orderSAS(a, n)
+}
+
+// orderSAS puts the permissions into Azure's order, and refuses what the scope lacks.
+func (f *file) orderSAS(a *SAS, n ast.Node) {
 	ordered := ""
 	for _, c := range sasOrders[a.Scope] {
 		if strings.ContainsRune(a.Permissions, c) {

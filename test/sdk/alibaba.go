@@ -19,17 +19,17 @@ import (
 
 func callAlibaba(_ context.Context, out io.Writer, args []string) error {
 	c, err := openapi.NewClient(&openapimodels.Config{
-		AccessKeyId: dara.String(os.Getenv("ALIBABA_CLOUD_ACCESS_KEY_ID")), AccessKeySecret: dara.String(os.Getenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET")),
+		AccessKeyId: new(os.Getenv("ALIBABA_CLOUD_ACCESS_KEY_ID")), AccessKeySecret: new(os.Getenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET")),
 		Endpoint: &args[0],
 	})
 	if err != nil {
 		return err
 	}
 	got, err := c.CallApi(&openapimodels.Params{
-		Action: dara.String("DescribeInstances"), Version: dara.String("2014-05-26"), Protocol: dara.String("HTTPS"), Pathname: dara.String("/"),
-		Method: dara.String("POST"), AuthType: dara.String("AK"), Style: dara.String("RPC"), ReqBodyType: dara.String("json"), BodyType: dara.String("json"),
+		Action: new("DescribeInstances"), Version: new("2014-05-26"), Protocol: new("HTTPS"), Pathname: new("/"),
+		Method: new("POST"), AuthType: new("AK"), Style: new("RPC"), ReqBodyType: new("json"), BodyType: new("json"),
 	}, &openapimodels.OpenApiRequest{
-		Query: map[string]*string{"Zone": dara.String("a b*~"), "Empty": dara.String("")}, Body: map[string]any{"Text": args[1]},
+		Query: map[string]*string{"Zone": new("a b*~"), "Empty": new("")}, Body: map[string]any{"Text": args[1]},
 	}, &dara.RuntimeOptions{})
 	if err != nil {
 		return err
@@ -51,15 +51,15 @@ func (k keys) verifyAlibaba(r *http.Request, body []byte) error {
 		return errors.New("the token is another")
 	}
 	again := dara.NewRequest()
-	again.Method, again.Pathname = &r.Method, dara.String(r.URL.EscapedPath())
+	again.Method, again.Pathname = &r.Method, new(r.URL.EscapedPath())
 	again.Headers = map[string]*string{"host": &r.Host}
 	for name := range r.Header {
-		again.Headers[name] = dara.String(r.Header.Get(name))
+		again.Headers[name] = new(r.Header.Get(name))
 	}
 	again.Query = map[string]*string{}
 	for name, values := range r.URL.Query() {
 		again.Query[name] = &values[0]
 	}
-	want := openapiutil.GetAuthorization(again, dara.String("ACS3-HMAC-SHA256"), &payload, &k.id, &k.key)
+	want := openapiutil.GetAuthorization(again, new("ACS3-HMAC-SHA256"), &payload, &k.id, &k.key)
 	return same(r.Header.Get("Authorization"), *want, at, nil)
 }
