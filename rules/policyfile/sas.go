@@ -41,8 +41,21 @@ type letter struct{ word, letter string }
 
 var (
 	sasPermissions = []letter{
-		{"read", "r"}, {"add", "a"}, {"create", "c"}, {"write", "w"}, {"delete", "d"}, {"delete_version", "x"}, {"permanent_delete", "y"},
-		{"list", "l"}, {"tags", "t"}, {"find", "f"}, {"move", "m"}, {"execute", "e"}, {"update", "u"}, {"process", "p"}, {"immutability", "i"},
+		{"read", "r"},
+		{"add", "a"},
+		{"create", "c"},
+		{"write", "w"},
+		{"delete", "d"},
+		{"delete_version", "x"},
+		{"permanent_delete", "y"},
+		{"list", "l"},
+		{"tags", "t"},
+		{"find", "f"},
+		{"move", "m"},
+		{"execute", "e"},
+		{"update", "u"},
+		{"process", "p"},
+		{"immutability", "i"},
 	}
 	sasServices  = []letter{{"blob", "b"}, {"queue", "q"}, {"table", "t"}, {"file", "f"}}
 	sasResources = []letter{{"service", "s"}, {"container", "c"}, {"object", "o"}}
@@ -90,12 +103,12 @@ func checkSAS(f *file, s *Scheme, n ast.Node) {
 
 // orderSAS puts the permissions into Azure's order, and refuses what the scope lacks.
 func (f *file) orderSAS(a *SAS, n ast.Node) {
-	ordered := ""
-	for _, c := range sasOrders[a.Scope] {
+	ordered := strings.Map(func(c rune) rune {
 		if strings.ContainsRune(a.Permissions, c) {
-			ordered += string(c)
+			return c
 		}
-	}
+		return -1
+	}, sasOrders[a.Scope])
 	for _, l := range sasPermissions {
 		if strings.Contains(a.Permissions, l.letter) && !strings.Contains(ordered, l.letter) {
 			f.errorf(n, "there is no permission to %s in scope %s", l.word, a.Scope)
