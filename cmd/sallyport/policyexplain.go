@@ -294,18 +294,7 @@ func printExplanation(w io.Writer, e *explanation) {
 		word += " (" + e.Reason + ")"
 	}
 	fmt.Fprintf(w, "%s: %s\n", e.Request, word)
-	if e.Reason == string(rules.AuthorityMismatch) {
-		fmt.Fprintln(w, "  Host names another place than the address: the gateway refuses that, whatever rules say")
-	}
-	if e.Fault != "" {
-		line("no rule is asked: %s", e.Fault)
-	}
-	if e.Reason == string(rules.TypeNotAllowed) {
-		line("whatever rules say of the name, only A is answered by itself; other types where dns.resolve lists the name with them")
-	}
-	if e.Verdict == rules.Tunnel.String() && e.Question != rules.Resolve.String() {
-		fmt.Fprintln(w, "  the stream is carried unopened: nobody looks at what is in it")
-	}
+	printBeside(w, e)
 	if e.WouldDeny != "" {
 		fmt.Fprintf(w, "  it is only observed: enforced, it would be denied (%s)\n", e.WouldDeny)
 	}
@@ -325,5 +314,22 @@ func printExplanation(w io.Writer, e *explanation) {
 	}
 	for _, n := range e.Near {
 		line("near: rule %s at %s: %s", n.Rule, n.Where, n.Text)
+	}
+}
+
+// printBeside says what decided beside the rules, or what no rule is about.
+func printBeside(w io.Writer, e *explanation) {
+	line := func(format string, args ...any) { printWrapped(w, "  ", fmt.Sprintf(format, args...)) }
+	if e.Reason == string(rules.AuthorityMismatch) {
+		fmt.Fprintln(w, "  Host names another place than the address: the gateway refuses that, whatever rules say")
+	}
+	if e.Fault != "" {
+		line("no rule is asked: %s", e.Fault)
+	}
+	if e.Reason == string(rules.TypeNotAllowed) {
+		line("whatever rules say of the name, only A is answered by itself; other types where dns.resolve lists the name with them")
+	}
+	if e.Verdict == rules.Tunnel.String() && e.Question != rules.Resolve.String() {
+		fmt.Fprintln(w, "  the stream is carried unopened: nobody looks at what is in it")
 	}
 }

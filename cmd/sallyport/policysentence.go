@@ -152,12 +152,7 @@ func about(c *prove.Change) string {
 	case len(c.Paths) > 1:
 		b.WriteString(", paths " + strings.Join(c.Paths, " "))
 	}
-	for i := range c.Rule.Conditions {
-		b.WriteString(map[bool]string{true: ", with ", false: " and "}[i == 0] + c.Rule.Conditions[i].Asked())
-	}
-	if c.Facts && !conditional(c) {
-		b.WriteString(", with headers or a query like those of the example")
-	}
+	b.WriteString(conditionWords(c))
 	if c.Plain {
 		b.WriteString(", over plain HTTP")
 	}
@@ -171,6 +166,18 @@ func about(c *prove.Change) string {
 		b.WriteString(", from " + day(c.From) + " on")
 	}
 	return b.String()
+}
+
+// conditionWords say what headers and query a change is about.
+func conditionWords(c *prove.Change) string {
+	text := ""
+	for i := range c.Rule.Conditions {
+		text += map[bool]string{true: ", with ", false: " and "}[i == 0] + c.Rule.Conditions[i].Asked()
+	}
+	if c.Facts && !conditional(c) {
+		text += ", with headers or a query like those of the example"
+	}
+	return text
 }
 
 // conditional reports whether the rules that a change names say on which headers and

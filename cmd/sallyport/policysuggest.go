@@ -178,10 +178,7 @@ func (s *suggestion) suggest() error {
 		}
 	}
 	list, left := suggest.Rules(s.seen, taken)
-	list, more, err := s.fitting(list, taken)
-	if err != nil {
-		return err
-	}
+	list, more := s.fitting(list, taken)
 	left = append(left, more...)
 	for i := range list {
 		r := &list[i]
@@ -244,7 +241,7 @@ func (s *suggestion) judgeNow() {
 // fitting leaves out rules that cannot stand beside those of the policy, or that a
 // statement under never forbids. Of one that is for several things, those are kept
 // that can. taken are ids that there are.
-func (s *suggestion) fitting(list []suggest.Rule, taken []string) (fit []suggest.Rule, left []suggest.Left, err error) {
+func (s *suggestion) fitting(list []suggest.Rule, taken []string) (fit []suggest.Rule, left []suggest.Left) {
 	for i := range list {
 		taken = append(taken, list[i].ID)
 	}
@@ -275,7 +272,7 @@ func (s *suggestion) fitting(list []suggest.Rule, taken []string) (fit []suggest
 			left = append(left, suggest.Left{Seen: r.Seen[0], Why: whyNotFitting(err)})
 		}
 	}
-	return fit, left, nil
+	return fit, left
 }
 
 // whyNotFitting says why a rule cannot be one of the policy's: it would not load at all,
