@@ -191,7 +191,7 @@ func countLines(r io.Reader) (n int64, err error) {
 		k, err := r.Read(buf)
 		if k > 0 {
 			n += int64(bytes.Count(buf[:k], []byte{'\n'}))
-			last = buf[k-1]
+			last = buf[k-1] //nolint:gosec // k is not 0
 		}
 		if errors.Is(err, io.EOF) {
 			if last != '\n' {
