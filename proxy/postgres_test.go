@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -36,10 +37,25 @@ func postgresTool(t *testing.T, name string) string {
 // startPostgres starts a real server with TLS that is raw.test:5432.
 func startPostgres(t *testing.T, l *lab) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sp-postgres-") //nolint:usetesting // nobody has to get there, past directories of root's
+	dir := databaseDir(t, l, "raw.test")
+	run := func(name string, args ...string) *exec.Cmd { return asNobody(t, dir, postgresTool(t, name), args...) }
+	if out, err := run("initdb", "-D", dir+"/data", "-U", "postgres", "-A", "trust", "--no-sync").CombinedOutput(); err != nil {
+		t.Fatalf("initdb: %v\n%s", err, out)
+	}
+	port := freePort(t)
+	cmd := run("postgres", "-D", dir+"/data", "-h", "127.0.0.1", "-p", port, "-F", "-c", "unix_socket_directories=",
+		"-c", "ssl=on", "-c", "ssl_cert_file="+dir+"/cert", "-c", "ssl_key_file="+dir+"/key")
+	startDatabase(t, l, cmd, "ready to accept connections", syscall.SIGQUIT) // immediate shutdown
+	l.setOrigin("raw.test:5432", "127.0.0.1:"+port)
+}
+
+// databaseDir makes a directory of nobody's with a certificate and a key for names.
+func databaseDir(t *testing.T, l *lab, names ...string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sp-database-") //nolint:usetesting // nobody has to get there, past directories of root's
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	leaf := l.origin.leaf(t, "raw.test")
+	leaf := l.origin.leaf(t, names...)
 	key, err := x509.MarshalPKCS8PrivateKey(leaf.PrivateKey)
 	must(t, err)
 	must(t, os.WriteFile(dir+"/cert", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]}), 0o600))
@@ -47,42 +63,47 @@ func startPostgres(t *testing.T, l *lab) {
 	for _, f := range []string{"", "/cert", "/key"} {
 		must(t, os.Chown(dir+f, nobody, nobody))
 	}
-	run := func(name string, args ...string) *exec.Cmd {
-		cmd := exec.CommandContext(t.Context(), postgresTool(t, name), args...)
-		cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "HOME=" + dir}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}, Pdeathsig: syscall.SIGKILL}
-		return cmd
-	}
-	if out, err := run("initdb", "-D", dir+"/data", "-U", "postgres", "-A", "trust", "--no-sync").CombinedOutput(); err != nil {
-		t.Fatalf("initdb: %v\n%s", err, out)
-	}
-	port := freePort(t)
-	cmd := run("postgres", "-D", dir+"/data", "-h", "127.0.0.1", "-p", port, "-F", "-c", "unix_socket_directories=",
-		"-c", "ssl=on", "-c", "ssl_cert_file="+dir+"/cert", "-c", "ssl_key_file="+dir+"/key")
+	return dir
+}
+
+// asNobody is a command that runs in dir and ends with the test.
+func asNobody(t *testing.T, dir, path string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "HOME=" + dir}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}, Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// startDatabase starts a server and waits until it says that it is ready; quit ends it.
+func startDatabase(t *testing.T, l *lab, cmd *exec.Cmd, isReady string, quit os.Signal) {
+	t.Helper()
 	said, err := cmd.StderrPipe()
 	must(t, err)
 	must(t, cmd.Start())
 	ready, ended := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	var words strings.Builder
 	go func() {
 		defer close(ended)
 		for lines := bufio.NewScanner(said); lines.Scan(); {
-			if strings.Contains(lines.Text(), "ready to accept connections") {
-				close(ready)
+			words.WriteString(lines.Text() + "\n")
+			if strings.Contains(lines.Text(), isReady) {
+				first.Do(func() { close(ready) })
 			}
 		}
 	}()
 	t.Cleanup(func() {
 		_ = l.stop()
-		_ = cmd.Process.Signal(syscall.SIGQUIT) // immediate shutdown
+		_ = cmd.Process.Signal(quit)
 		<-ended
 		_ = cmd.Wait()
 	})
 	select {
 	case <-ready:
 	case <-ended:
-		t.Fatal("the database ended at once")
+		t.Fatalf("the database ended at once:\n%s", words.String())
 	}
-	l.setOrigin("raw.test:5432", "127.0.0.1:"+port)
 }
 
 // freePort returns a port of loopback that nobody listens on.
