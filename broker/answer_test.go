@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +18,10 @@ import (
 	"sallyport/rules"
 	"sallyport/rules/policyfile"
 )
+
+// expiredAndForged is a JSON Web Token that ended in 2001 and that no key signed.
+var expiredAndForged = base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"RS256","kid":"k1"}`)) + "." +
+	base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"cli","exp":1000000000}`)) + ".Zm9yZ2Vk"
 
 // TestTokenEndpointIsAnsweredHere: CR-10. A program in the sandbox that asks the
 // token endpoint gets the placeholder; true tokens stay outside, and nothing that
@@ -64,6 +69,10 @@ func TestTokenEndpointIsAnsweredHere(t *testing.T) {
 	for _, form := range []url.Values{
 		{"grant_type": {"refresh_token"}, "refresh_token": {"ATTACKER"}, "client_id": {"cli"}},
 		{"grant_type": {"urn:ietf:params:oauth:grant-type:device_code"}, "device_code": {"somebody's"}, "client_id": {"cli"}},
+		// JW-02: two faults at once, an end in the past and a signature that is nobody's. That
+		// one of them is known hides the other from no one.
+		{"grant_type": {"urn:ietf:params:oauth:grant-type:jwt-bearer"}, "assertion": {expiredAndForged}},
+		{"grant_type": {"refresh_token"}, "refresh_token": {expiredAndForged}, "client_id": {"cli"}},
 		{},
 	} {
 		_, err := ask(form)

@@ -122,6 +122,12 @@ func (c *Client) Find(cell string, r *http.Request) []rules.Carry {
 	return others
 }
 
+// FindName tells which placeholders the name of a host holds that a stream goes to: of
+// one that is carried as it is, nothing else can be looked at.
+func (c *Client) FindName(cell string, name target.Name) []rules.Carry {
+	return c.Find(cell, &http.Request{Host: name.String()})
+}
+
 // Inject puts the credential that p was admitted with into r, in place of
 // whatever the sandbox put there. Without a credential the head of r stays as it
 // is. An error is a [*gate.DeniedError] with reason credential_mismatch,
@@ -132,11 +138,13 @@ func (c *Client) Find(cell string, r *http.Request) []rules.Carry {
 func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error {
 	d := p.Decision()
 	if p.Valid() && d.Verdict == rules.Inspect && d.Credential == "" {
-		c.cell(p.Identity().Cell).guard(p, r)
-		return nil
+		return c.cell(p.Identity().Cell).guard(p, r)
 	}
 	cc, place, err := c.granted(p, r)
-	if err != nil {
+	switch {
+	case errors.Is(err, errRunEnded):
+		return denied(p, rules.CredentialRevoked, err)
+	case err != nil:
 		return denied(p, rules.CredentialMismatch, err)
 	}
 	if here, err := cc.answeredHere(p, place); here {
@@ -161,7 +169,9 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 	if err := cc.change(p, r, place, ans); err != nil {
 		return err
 	}
-	cc.guard(p, r)
+	if err := cc.guard(p, r); err != nil {
+		return err
+	}
 	if !place.Fields {
 		// A range would have upstream cut an answer that repeats the secret into
 		// pieces that nobody can recognise. The whole answer is allowed instead
@@ -175,13 +185,19 @@ func (c *Client) Inject(ctx context.Context, p gate.Pass, r *http.Request) error
 	return nil
 }
 
+// errRunEnded is a request of a run that has ended, or whose cell has another run by now.
+var errRunEnded = errors.New("the run's grant has ended")
+
 // granted returns the cell that p is for, and where its credential goes in r.
 func (c *Client) granted(p gate.Pass, r *http.Request) (*clientCell, control.Place, error) {
 	if err := sameRequest(p, r); err != nil {
 		return nil, control.Place{}, err
 	}
 	cc := c.cell(p.Identity().Cell)
-	if cc == nil || cc.run != p.Identity().Run || cc.finder == nil {
+	switch {
+	case cc == nil || cc.run != p.Identity().Run:
+		return nil, control.Place{}, errRunEnded
+	case cc.finder == nil:
 		return nil, control.Place{}, errors.New("the cell has no grant")
 	}
 	place, ok := cc.finder.place(p.Decision().Credential)

@@ -170,6 +170,9 @@ func (l *look) field(key string, values []string) {
 	l.text(key, -1)
 	l.name(key)
 	ownKey := isKeyField(key)
+	if len(values) > 1 {
+		l.over(values)
+	}
 	for n, v := range values {
 		bound := l.boundIn(key, v)
 		l.text(v, bound)
@@ -184,6 +187,31 @@ func (l *look) field(key string, values []string) {
 				l.seen[i] |= seenForeign // whether that matters the policy knows
 			}
 		}
+	}
+}
+
+// over notes a placeholder that is in several lines of a field, one part behind another.
+func (l *look) over(lines []string) {
+	if i, ok := l.f.across(lines); ok {
+		l.seen[l.f.owner[i]] |= seenLeaked
+	}
+}
+
+// across returns the placeholder that is cut by the ends of lines.
+func (f *finder) across(lines []string) (value int, ok bool) {
+	all := strings.Join(lines, "")
+	for from := 0; ; {
+		h, ok := needle.Next(f.set, all, from)
+		if !ok {
+			return 0, false
+		}
+		end := 0
+		for _, line := range lines {
+			if end += len(line); h.At < end && end < h.At+h.Len {
+				return h.Needle.Value, true
+			}
+		}
+		from = h.At + 1
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"sallyport/broker/needle"
 	"sallyport/rules"
@@ -16,16 +17,19 @@ import (
 // the placeholder gives nothing more and a [*gate.DeniedError]; the transport
 // then breaks the request off. Trailers are looked at when the body ends. What a
 // field of a credential of type body held has been replaced by then.
-func (cc *clientCell) guard(p gate.Pass, r *http.Request) {
+//
+// The error is the refusal of a body that cannot be looked into.
+func (cc *clientCell) guard(p gate.Pass, r *http.Request) error {
 	if cc == nil || cc.finder == nil {
-		return
+		return nil
 	}
 	// What is compressed cannot be looked at, in either direction.
 	delete(r.Header, "Sec-Websocket-Extensions")
 	if r.Body == nil || r.Body == http.NoBody {
-		return
+		return nil
 	}
 	r.Body = &guarded{ReadCloser: r.Body, finder: cc.finder, r: r, pass: p}
+	return cc.unpack(p, r)
 }
 
 // guarded searches a body as it is read. It never holds octets back: a part of a
@@ -49,15 +53,24 @@ func (g *guarded) Read(p []byte) (int, error) {
 		return 0, g.refuse(name, "body")
 	}
 	if errors.Is(err, io.EOF) {
-		for key, values := range g.r.Trailer {
-			for _, v := range values {
-				if h, ok := needle.Next(g.finder.set, v, 0); ok {
-					return 0, g.refuse(g.finder.credential(h.Needle), "trailer "+http.CanonicalHeaderKey(key))
-				}
-			}
+		if err := g.trailers(); err != nil {
+			return 0, err
 		}
 	}
 	return n, err
+}
+
+// trailers looks at what came behind the body, each line by itself and all of a field
+// together.
+func (g *guarded) trailers() error {
+	for key, values := range g.r.Trailer {
+		for _, v := range append(values[:len(values):len(values)], strings.Join(values, "")) {
+			if h, ok := needle.Next(g.finder.set, v, 0); ok {
+				return g.refuse(g.finder.credential(h.Needle), "trailer "+http.CanonicalHeaderKey(key))
+			}
+		}
+	}
+	return nil
 }
 
 func (g *guarded) refuse(credential, where string) error {

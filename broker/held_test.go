@@ -50,7 +50,7 @@ func TestHeldAnswersEnd(t *testing.T) {
 		do   func(k *kit) error
 		want rules.Reason // "": the new secret goes out
 	}{
-		{"the run ends", func(k *kit) error { k.revoke("cell1"); return nil }, rules.CredentialMismatch},
+		{"the run ends", func(k *kit) error { k.revoke("cell1"); return nil }, rules.CredentialRevoked},
 		{"the credential is revoked", func(k *kit) error {
 			return k.op("/v1/credentials/revoke", broker.Named{Credential: "api"}, nil)
 		}, rules.CredentialRevoked},
@@ -60,12 +60,12 @@ func TestHeldAnswersEnd(t *testing.T) {
 			return k.op("/v1/reload", struct{}{}, nil)
 		}, rules.CredentialMismatch},
 		{"the broker ends", func(k *kit) error { k.stop(); return nil }, rules.BrokerUnavailable},
-		{"the cell is detached", func(k *kit) error { k.client.Detach("cell1"); return nil }, rules.CredentialMismatch},
+		{"the cell is detached", func(k *kit) error { k.client.Detach("cell1"); return nil }, rules.CredentialRevoked},
 		{"another run has the cell", func(k *kit) error {
 			k.revoke("cell1")
 			k.grant("cell1", "run2", "key")
 			return nil
-		}, rules.CredentialMismatch},
+		}, rules.CredentialRevoked},
 		{"the secret is rotated", func(k *kit) error {
 			return k.op("/v1/credentials/refresh", broker.Named{Credential: "api"}, nil)
 		}, ""},
@@ -112,7 +112,7 @@ func TestHeldAnswersAnswerOneQuestion(t *testing.T) {
 		{"port", "cell1", "run1", "GET", "https://api.test:8443/v1/x", rules.CredentialMismatch},
 		{"TLS", "cell1", "run1", "GET", "http://api.test/v1/x", rules.CredentialNeedsTLS},
 		{"cell", "cell2", "run2", "GET", "https://api.test/v1/x", rules.CredentialMismatch},
-		{"run", "cell1", "run2", "GET", "https://api.test/v1/x", rules.CredentialMismatch},
+		{"run", "cell1", "run2", "GET", "https://api.test/v1/x", rules.CredentialRevoked},
 	}
 	for _, tt := range tests {
 		r := request(tt.method, tt.url)

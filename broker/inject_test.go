@@ -33,8 +33,8 @@ func TestInjectRefuses(t *testing.T) {
 		{"another port", "cell1", "run1", "GET", "https://api.test:8443/v1/x", rules.CredentialMismatch},
 		{"CR-05 another host, whatever the policy grants there", "cell1", "run1", "GET", "https://evil.test/v1/x", rules.CredentialMismatch},
 		{"not granted to this run", "cell2", "run2", "GET", "https://api.test/v1/x", rules.CredentialMismatch},
-		{"CR-18 another run of the cell", "cell1", "run9", "GET", "https://api.test/v1/x", rules.CredentialMismatch},
-		{"JW-07 a cell that is not attached", "cell9", "run1", "GET", "https://api.test/v1/x", rules.CredentialMismatch},
+		{"CR-18 another run of the cell", "cell1", "run9", "GET", "https://api.test/v1/x", rules.CredentialRevoked},
+		{"JW-07 a cell that is not attached", "cell9", "run1", "GET", "https://api.test/v1/x", rules.CredentialRevoked},
 		{"twin", "cell1", "run1", "GET", "https://api.test/v1/x", "ok"},
 		{"twin, another method and path", "cell1", "run1", "POST", "https://api.test/v1/y/z?q=1", "ok"},
 		{"twin, another cell", "cell2", "run2", "PUT", "https://key.test:8443/", "ok"},
@@ -340,11 +340,11 @@ func TestRevocationActsAtOnce(t *testing.T) {
 	r1, r2 := request("GET", "https://api.test/v1/x"), request("GET", "https://api.test/v1/x")
 	p1, p2 := pass(t, "cell1", "run1", r1), pass(t, "cell2", "run2", r2)
 	k.revoke("cell1")
-	wantDenied(t, k.client.Inject(t.Context(), p1, r1), rules.CredentialMismatch)
+	wantDenied(t, k.client.Inject(t.Context(), p1, r1), rules.CredentialRevoked)
 	if err := k.client.Inject(t.Context(), p2, r2); err != nil {
 		t.Errorf("twin: %v", err)
 	}
 	k.revoke("cell1") // twice is no error
 	k.client.Detach("cell2")
-	wantDenied(t, k.client.Inject(t.Context(), p2, r2), rules.CredentialMismatch)
+	wantDenied(t, k.client.Inject(t.Context(), p2, r2), rules.CredentialRevoked)
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -399,3 +400,59 @@ type statusOnly struct {
 func (w *statusOnly) Header() http.Header         { return w.h }
 func (w *statusOnly) WriteHeader(s int)           { w.status = s }
 func (w *statusOnly) Write(p []byte) (int, error) { return len(p), nil }
+
+// TestKilledBrokerRefuses: CR-11. While there is no broker, requests with a credential
+// are refused and go nowhere; others go on, and so do all when it is back.
+func TestKilledBrokerRefuses(t *testing.T) {
+	dir, socket, ln := world(t)
+	p := serveAs(t, role{Dir: dir, Root: true}, ln)
+	var out broker.Grants
+	if c := call(t, 0, socket, opCall{Op: "/v1/grants", In: grantCell1})[0]; c.Err != "" || json.Unmarshal([]byte(c.Out), &out) != nil {
+		t.Fatal(c.Out, c.Err)
+	}
+	f := control.CellFile{Cell: "cell1", Run: "run1", Policy: "sha256:00", Sandbox: sandboxAddr, Gateway: sandboxAddr, Grants: out.Grants, Created: epoch}
+	if err := f.Write(filepath.Join(dir, "cells"), brokerUID); err != nil {
+		t.Fatal(err)
+	}
+	client := broker.NewClient(socket)
+	defer client.Close()
+	client.Attach(f)
+	var saw atomic.Pointer[http.Header]
+	front := gateway(t, client, origin(t, false, &saw))
+	ask := func(path string, header ...string) (int, string) {
+		t.Helper()
+		return send(t, front, "GET", path, header...)
+	}
+	auth := []string{"Authorization", "Bearer " + out.Grants[0].Placeholder}
+	works := func(when string) {
+		t.Helper()
+		status, _ := ask("/v1/x", auth...)
+		if h := saw.Swap(nil); status != http.StatusOK || h == nil || h.Get("Authorization") != "Bearer "+realToken {
+			t.Errorf("%s: %d, the origin saw %v", when, status, h)
+		}
+	}
+	works("twin, before")
+	p.kill(t)
+	// Nobody serves the socket, which its parent holds open: the gateway waits for the
+	// next broker as long as it waits for any.
+	status, all := ask("/v1/x", auth...)
+	if status != http.StatusForbidden || !strings.Contains(all, "\nbroker_unavailable\n") || saw.Load() != nil {
+		t.Errorf("without a broker: %d %q, the origin saw %v", status, all, saw.Swap(nil))
+	}
+	other, err := http.NewRequestWithContext(t.Context(), "GET", front.URL+"/v1/x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Host = "ok.test"
+	resp, err := front.Client().Do(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || saw.Swap(nil) == nil {
+		t.Errorf("twin, without a credential: %d", resp.StatusCode)
+	}
+	p = serveAs(t, role{Dir: dir, Root: true}, ln)
+	defer p.kill(t)
+	works("twin, after")
+}

@@ -574,8 +574,10 @@ func (s *Server) check(in injectRequest, b *bound) (sign.Request, *control.Error
 	c := s.cells[in.Cell]
 	s.mu.Unlock()
 	switch {
-	case c == nil || c.run != in.Run || in.Run == "":
-		return mismatch("cell %q has no grant for run %q", in.Cell, in.Run)
+	case in.Cell == "" || in.Run == "":
+		return mismatch("no cell or no run")
+	case c == nil || c.run != in.Run: // the gateway asks for runs that were granted something
+		return sign.Request{}, refuse(http.StatusForbidden, rules.CredentialRevoked, "the grant of run %q in cell %q has ended", in.Run, in.Cell)
 	case !c.has(in.Credential):
 		return mismatch("run %q was not granted %q", in.Run, in.Credential)
 	case !in.Secure:

@@ -563,7 +563,7 @@ func TestSignInEndsWithItsRun(t *testing.T) {
 	if _, err := p.call(got["access_token"]); err == nil {
 		t.Error("a revoked grant signs")
 	} else {
-		wantDenied(t, err, rules.CredentialMismatch)
+		wantDenied(t, err, rules.CredentialRevoked)
 	}
 	f := p.grant(p.cell, p.run, "idp")
 	if _, err := p.call(f.Grants[0].Placeholder); err == nil || !strings.Contains(err.Error(), "nobody has signed in") {

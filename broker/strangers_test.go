@@ -9,7 +9,7 @@ import (
 	"sallyport/rules"
 )
 
-// TestAnotherRunsPlaceholder: one that was carried over from another run is a leak
+// TestAnotherRunsPlaceholder: JW-06. One that was carried over from another run is a leak
 // wherever it turns up, also where no credential is, and in a cell that has none.
 func TestAnotherRunsPlaceholder(t *testing.T) {
 	k := newKit(t)

@@ -64,7 +64,45 @@ func (d *decoded) Read(p []byte) (int, error) {
 // Close implements [io.Closer]. The decoders hold nothing but memory.
 func (d *decoded) Close() error { return d.src.Close() }
 
-func openGzip(r io.Reader) (io.Reader, error) { return gzip.NewReader(bufio.NewReader(r)) }
+// openGzip reads the members of a gzip file one by one: what a member says is handed
+// out when it ends, and not when another begins, which may be never.
+func openGzip(r io.Reader) (io.Reader, error) {
+	m := &members{in: bufio.NewReader(r)}
+	z, err := gzip.NewReader(m.in)
+	if err != nil {
+		return nil, err
+	}
+	m.z = z
+	z.Multistream(false)
+	return m, nil
+}
+
+type members struct {
+	in *bufio.Reader
+	z  *gzip.Reader
+}
+
+// Read implements [io.Reader].
+func (m *members) Read(p []byte) (int, error) {
+	for {
+		n, err := m.z.Read(p)
+		if n > 0 || !errors.Is(err, io.EOF) {
+			return n, notYet(err)
+		}
+		if err := m.z.Reset(m.in); err != nil {
+			return 0, err // io.EOF where there is no other
+		}
+		m.z.Multistream(false)
+	}
+}
+
+// notYet keeps the end of a member from being taken for the end of all.
+func notYet(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
 
 // openDeflate reads zlib, which the coding is, or bare deflate, which some
 // servers take it for.
