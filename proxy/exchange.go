@@ -44,6 +44,8 @@ type exchange struct {
 	overBody   atomic.Bool           // it was longer than it may be, and cut off
 	overOctets atomic.Pointer[error] // the refusal of octets beyond a limit, either way
 
+	refused atomic.Pointer[gate.DeniedError] // why the rest of the body may not be sent
+
 	bodyStopped atomic.Bool // and nobody reads it any more
 
 	mu       sync.Mutex // guards answered, and the header while it is not
@@ -276,6 +278,9 @@ func (x *exchange) end() {
 	}
 	if over := x.overOctets.Load(); over != nil {
 		x.reason, x.err = rules.Limit, cmp.Or(x.err, *over)
+	}
+	if denied := x.refused.Load(); denied != nil && x.reason == "" { // the answer was under way already
+		x.reason, x.err = denied.Reason, errors.Join(x.err, denied)
 	}
 	x.stopBody()
 	if x.counted {

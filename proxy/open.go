@@ -45,7 +45,7 @@ func (r *run) redirected(ctx context.Context, st *stream) {
 // connect asks for a stream whose place is known, and carries it as far as
 // the answer allows. It returns when the stream is done or handed on.
 func (r *run) connect(ctx context.Context, st *stream) {
-	req := rules.Request{Question: rules.Connect, Cell: st.cell, Endpoint: st.endpoint}
+	req := rules.Request{Question: rules.Connect, Cell: st.cell, Endpoint: st.endpoint, Carries: r.inName(st)}
 	err := r.paced(ctx, st.cell)
 	if st.over {
 		err = errConns
@@ -76,6 +76,14 @@ func (r *run) connect(ctx context.Context, st *stream) {
 		return
 	}
 	r.judgeHello(ctx, st, seen)
+}
+
+// inName tells which credentials the name of a stream's place holds.
+func (r *run) inName(st *stream) []rules.Carry {
+	if name, ok := st.endpoint.Host.Name(); ok && r.cfg.FindName != nil {
+		return r.cfg.FindName(st.cell, name)
+	}
+	return nil
 }
 
 // hold makes pass the stream's own, in place of the one before it, which has
@@ -114,7 +122,7 @@ func (r *run) refuseStream(ctx context.Context, st *stream, err error) {
 
 // judgeHello asks for a stream whose first bytes are known.
 func (r *run) judgeHello(ctx context.Context, st *stream, seen sniff.Result) {
-	req := rules.Request{Question: rules.Hello, Cell: st.cell, Endpoint: st.endpoint, Protocol: rules.Opaque}
+	req := rules.Request{Question: rules.Hello, Cell: st.cell, Endpoint: st.endpoint, Protocol: rules.Opaque, Carries: r.inName(st)}
 	switch seen.Kind {
 	case sniff.TLS:
 		req.Protocol = rules.TLS

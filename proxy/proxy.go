@@ -58,6 +58,9 @@ type Config struct {
 	// Find tells which credentials a request holds. It reads header and URL
 	// and leaves the body alone.
 	Find func(cell string, r *http.Request) []rules.Carry
+	// FindName tells which credentials the name of a host holds that a stream goes
+	// to. Default: none.
+	FindName func(cell string, name target.Name) []rules.Carry
 	// Inject puts the admitted credential into the outgoing request. It is
 	// called for every admitted request, after all other changes to it. A
 	// *gate.DeniedError is a refusal with its reason; any other error refuses

@@ -39,7 +39,11 @@ func (x *exchange) fetch() (*http.Response, error) {
 		}
 		return nil, err
 	}
+	x.watchBody(out)
 	resp, err := x.cfg.Forward(ctx, x.pass, out)
+	if denied := x.refused.Load(); denied != nil && err == nil {
+		err = errors.Join(denied, resp.Body.Close())
+	}
 	if err != nil {
 		return nil, err
 	}

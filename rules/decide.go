@@ -274,7 +274,11 @@ func (p *Policy) resolve(r *Request) Decision {
 func (p *Policy) stream(r *Request) Decision {
 	s := survey{req: r, depth: atPort}
 	p.survey(&s)
-	return p.answer(&s)
+	d := p.answer(&s)
+	if d.Verdict == Tunnel && len(r.Carries) > 0 { // elsewhere the requests are judged
+		return p.judgeCarries(r, &d)
+	}
+	return d
 }
 
 // fetch answers for one request.

@@ -291,6 +291,29 @@ func TestDecideCarries(t *testing.T) {
 	}
 }
 
+// TestLeakInTheNameOfAStream: of a stream that is carried as it is, the name is all that
+// can be looked at. Where requests are inspected they are judged.
+func TestLeakInTheNameOfAStream(t *testing.T) {
+	tests := []struct {
+		in      string
+		carries []rules.Carry
+		verdict rules.Verdict
+		reason  rules.Reason
+	}{
+		{"tls pass.test:443", []rules.Carry{{"key", rules.Leaked}}, rules.Deny, rules.PlaceholderLeak},
+		{"tls pass.test:443", nil, rules.Tunnel, rules.Allowed},
+		{"connect pass.test:443", nil, rules.Inspect, rules.Allowed},
+		{"connect api.test:443", []rules.Carry{{"key", rules.Leaked}}, rules.Inspect, rules.Allowed},
+	}
+	for _, tt := range tests {
+		req := ask(t, tt.in)
+		req.Carries = tt.carries
+		if got := house(t).Decide(req); got.Verdict != tt.verdict || got.Reason != tt.reason || got.Verdict == rules.Deny && got.Credential != "key" {
+			t.Errorf("Decide(%s, %v) = %v %s of %q, want %v %s", tt.in, tt.carries, got.Verdict, got.Reason, got.Credential, tt.verdict, tt.reason)
+		}
+	}
+}
+
 // TestCallersKey: CR-14. A rule may let a caller's own key through, for what it
 // matches and nothing else; a leak stays one.
 func TestCallersKey(t *testing.T) {
