@@ -210,32 +210,3 @@ func TestNoReplaceDirectives(t *testing.T) {
 		t.Error("go.mod has a replace directive: a build of the module as a dependency would differ")
 	}
 }
-
-// catalogue are the entries of the catalogue of bypasses about credentials, signatures
-// and tokens. A test carries the id of what it is about.
-const catalogue = `
-	CR-01 CR-03 CR-04 CR-05 CR-07 CR-08 CR-10 CR-11 CR-12 CR-14 CR-16 CR-18 CR-19 CR-21 CR-22 CR-24 CR-25 CR-27 CR-30
-	SG-01 SG-02 SG-03 SG-06 SG-07 SG-09
-	JW-01 JW-02 JW-03 JW-04 JW-06 JW-07 JW-08`
-
-func TestEveryCaseAboutCredentialsHasATest(t *testing.T) {
-	tested := map[string]bool{}
-	id := regexp.MustCompile(`\b(CR|SG|JW)-[0-9]{2}\b`)
-	for _, s := range sources(t, parser.ParseComments) {
-		if !s.test || s.dir == "test/layering" {
-			continue
-		}
-		text, err := os.ReadFile(filepath.Join(root, s.path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range id.FindAllString(string(text), -1) {
-			tested[found] = true
-		}
-	}
-	for _, want := range strings.Fields(catalogue) {
-		if !tested[want] {
-			t.Errorf("no test is about %s", want)
-		}
-	}
-}
