@@ -252,9 +252,36 @@ step_users() {
 
 # --- clients of the tests ---------------------------------------------------------------------------------------
 
-# The tests' PostgreSQL server is unpacked, not installed: a package would start it.
 step_clients() {
 	need test
+	unpack_postgresql
+	install_js
+}
+
+# The libraries of the lock file, and no others: npm checks their digests, and none of their scripts runs.
+install_js() {
+	command -v npm >/dev/null || need js
+	src=$here/tools/js
+	dir=$cache/tools/js-$(cat "$src/package.json" "$src/package-lock.json" | digest)
+	if [ ! -d "$dir" ]; then
+		say 'installing the JavaScript libraries of the tests'
+		start=$(now)
+		work=$(mktemp -d "$cache/tools/.js.XXXXXX")
+		cp "$src/package.json" "$src/package-lock.json" "$work"
+		(cd "$work" && quietly npm ci --ignore-scripts --no-audit --no-fund --cache "$work/.npm") ||
+			die 'npm could not install the libraries' "cd $src && npm ci --ignore-scripts --dry-run"
+		rm -rf "$work/.npm"
+		chmod 0755 "$work"
+		mv -T "$work" "$dir"
+		say "installed them in $(($(now) - start)) s, $(du -sm "$dir" | cut -f1) MB"
+	fi
+	[ "$(readlink "$state/js" 2>/dev/null)" != "$dir" ] || return 0
+	ln -s "$dir" "$state/.js.$$"
+	mv -fT "$state/.js.$$" "$state/js"
+}
+
+# The tests' PostgreSQL server is unpacked, not installed: a package would start it.
+unpack_postgresql() {
 	! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || return 0
 	[ ! -d "$cache/postgresql" ] || return 0
 	say 'unpacking a PostgreSQL server for the tests'

@@ -29,6 +29,7 @@ import (
 
 const (
 	s3Host    = "box.s3.eu-west-1.amazonaws.com"
+	otherHost = "other.s3.eu-west-1.amazonaws.com"
 	awsID     = "AKIAIOSFODNN7EXAMPLE"
 	awsSecret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 	awsToken  = "IQoJb3JpZ2luX2VjEXAMPLETOKEN/with+odd=octets"
@@ -231,9 +232,16 @@ func (b *bucket) get(key string) string {
 // newAWS is a cell with a grant for the bucket.
 func newAWS(t *testing.T, token string) (*gateway, *bucket) {
 	t.Helper()
+	return newAWSWith(t, awsSecret, token)
+}
+
+// newAWSWith is a cell whose broker has another secret key. It may reach another
+// bucket as well, without the grant.
+func newAWSWith(t *testing.T, secret, token string) (*gateway, *bucket) {
+	t.Helper()
 	b := newBucket(token)
-	g := newGateway(t, []origin{{host: s3Host, handler: b}}, []credential{{
-		name: "aws", host: s3Host, secret: fmt.Sprintf(`{"AccessKeyId":%q,"SecretAccessKey":%q,"SessionToken":%q}`, awsID, awsSecret, token),
+	g := newGateway(t, []origin{{host: s3Host, handler: b}, {host: otherHost, handler: b}}, []credential{{
+		name: "aws", host: s3Host, secret: fmt.Sprintf(`{"AccessKeyId":%q,"SecretAccessKey":%q,"SessionToken":%q}`, awsID, secret, token),
 		doc: "type: aws-sigv4\naws-sigv4: {regions: [eu-west-1], services: [s3]}\nplaceholder: {env: AWS_ACCESS_KEY_ID, secret_env: AWS_SECRET_ACCESS_KEY}",
 	}})
 	return g, b

@@ -68,6 +68,8 @@ type gateway struct {
 	logMu  sync.Mutex
 	broker *broker.Client
 	admin  *control.Client
+	server *proxy.Server
+	names  []target.Name // of the origins, in their order
 
 	mu      sync.Mutex // guards records
 	records []audit.Record
@@ -176,7 +178,7 @@ func (g *gateway) serveOrigins(origins []origin) (map[target.Name][]netip.Addr, 
 			g.t.Fatal(err)
 		}
 		addr := netip.AddrFrom4([4]byte{127, 77, 0, byte(i + 1)})
-		hosts[name] = []netip.Addr{addr}
+		hosts[name], g.names = []netip.Addr{addr}, append(g.names, name)
 		l, err := net.Listen("tcp4", netip.AddrPortFrom(addr, 443).String())
 		if err != nil {
 			g.t.Fatal(err)
@@ -305,8 +307,8 @@ func (g *gateway) serveProxy(gt *gate.Gate, table *live.Table, dialer *dial.Dial
 		}
 		return resp, g.broker.Scrub(p, resp)
 	}
-	px, err := proxy.New(proxy.Config{
-		Gate: gt, CellOf: table.ByAddr, NameOf: func(string, netip.Addr) (target.Name, bool) { return target.Name{}, false },
+	g.server, err = proxy.New(proxy.Config{
+		Gate: gt, CellOf: table.ByAddr, NameOf: g.nameOf, OriginalDst: redirected,
 		Dial: dialer.Dial, Forward: forward, Leaf: ca.Leaf, Find: g.broker.Find, Inject: g.broker.Inject,
 		Log: slog.New(slog.NewTextHandler(g, nil)), Now: time.Now, Timeouts: proxy.Timeouts{Drain: time.Second},
 	})
@@ -319,7 +321,7 @@ func (g *gateway) serveProxy(gt *gate.Gate, table *live.Table, dialer *dial.Dial
 	}
 	g.proxy = l.Addr().String()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(g.t.Context()))
-	g.serve(func() error { return px.ServeExplicit(ctx, l) }, func() error { cancel(); return nil })
+	g.serve(func() error { return g.server.ServeExplicit(ctx, l) }, func() error { cancel(); return nil })
 }
 
 // command is a client in the cell: it has the placeholders, the way out and the
