@@ -33,6 +33,8 @@ type entry struct {
 	owed bool // it tells of what is over, and is kept if it cannot be written
 	left bool // nobody waits for it: see leave
 
+	with []*entry // of the same caller; they are written with it, or not either
+
 	state atomic.Int32 // waiting, then one of the others
 	wake  chan signal  // cap 1
 }
@@ -72,21 +74,35 @@ func (l *Log) probe() *entry {
 	return e
 }
 
+// free gives e, and what goes with it, to whoever needs an entry next.
+func (e *entry) free() {
+	for _, w := range e.with {
+		entries.Put(w)
+	}
+	clear(e.with)
+	e.with = e.with[:0]
+	entries.Put(e)
+}
+
+// place tells r where e stands in the log.
+func (e *entry) place(r *Record) { r.Schema, r.Seq, r.Time, r.ID = Schema, e.seq, e.time, e.id }
+
 // errLeft says that gone was closed before the record's turn came.
 var errLeft = errors.New("gone before its turn")
 
-// submit has e written and, if r is not nil, tells r its place. It waits for
-// its turn until gone is closed; a nil gone never is.
-func (l *Log) submit(gone <-chan struct{}, e *entry, r *Record) error {
+// submit has e written and tells each of rs, which are e's and then those of
+// what goes with it, its place. It waits for its turn until gone is closed; a
+// nil gone never is.
+func (l *Log) submit(gone <-chan struct{}, e *entry, rs ...*Record) error {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
-		entries.Put(e)
+		e.free()
 		return ErrClosed
 	}
 	leading := l.enqueueLocked(e)
 	l.mu.Unlock()
-	return l.await(gone, e, r, leading)
+	return l.await(gone, e, leading, rs...)
 }
 
 // submitLast is submit for the record that closes the log.
@@ -95,7 +111,7 @@ func (l *Log) submitLast(r *Record) error {
 	l.mu.Lock()
 	leading := l.enqueueLocked(e)
 	l.mu.Unlock()
-	return l.await(nil, e, r, leading)
+	return l.await(nil, e, leading, r)
 }
 
 // enqueueLocked reports whether e is to lead.
@@ -108,7 +124,7 @@ func (l *Log) enqueueLocked(e *entry) (leading bool) {
 	return true
 }
 
-func (l *Log) await(gone <-chan struct{}, e *entry, r *Record, leading bool) error {
+func (l *Log) await(gone <-chan struct{}, e *entry, leading bool, rs ...*Record) error {
 	if !leading {
 		select {
 		case s := <-e.wake:
@@ -125,10 +141,13 @@ func (l *Log) await(gone <-chan struct{}, e *entry, r *Record, leading bool) err
 		l.lead(e)
 	}
 	err := e.err
-	if err == nil && r != nil {
-		r.Schema, r.Seq, r.Time, r.ID = Schema, e.seq, e.time, e.id
+	if err == nil && len(rs) > 0 {
+		e.place(rs[0])
+		for i, w := range e.with {
+			w.place(rs[1+i])
+		}
 	}
-	entries.Put(e)
+	e.free()
 	return err
 }
 
@@ -260,7 +279,7 @@ func (l *Log) commit(batch []*entry) error {
 func (l *Log) refused(batch []*entry) (n int) {
 	for _, e := range batch {
 		if len(e.rest) > 0 && !l.owe(e) {
-			n++
+			n += 1 + len(e.with)
 		}
 	}
 	return n
@@ -303,6 +322,9 @@ func (l *Log) writeBatch(b before, batch []*entry) error {
 	for _, e := range batch {
 		if len(e.rest) > 0 {
 			l.assemble(e, now)
+		}
+		for _, w := range e.with {
+			l.assemble(w, now)
 		}
 	}
 	if len(l.ends) == 0 {

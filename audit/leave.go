@@ -30,7 +30,7 @@ func (l *Log) leave(e *entry) error {
 	case !l.leading && (l.fault != nil || l.left >= leftMany):
 		leading := l.enqueueLocked(e)
 		l.mu.Unlock()
-		return l.await(nil, e, nil, leading)
+		return l.await(nil, e, leading)
 	case l.left >= maxOwed || l.leftBytes+len(e.rest) > maxOwedBytes:
 		l.mu.Unlock()
 		entries.Put(e)
@@ -74,5 +74,5 @@ func (l *Log) settle() error {
 	if !busy {
 		return nil
 	}
-	return l.submit(nil, l.probe(), nil)
+	return l.submit(nil, l.probe())
 }

@@ -9,6 +9,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -275,7 +276,7 @@ func (l *Log) run() {
 			return
 		case <-tick.C:
 			if l.Ready() != nil {
-				_ = l.submit(nil, l.probe(), nil) // Ready tells
+				_ = l.submit(nil, l.probe()) // Ready tells
 			} else {
 				_, _ = l.mark() // a failure is a fault now
 			}
@@ -343,10 +344,8 @@ func (l *Log) release() error {
 // [Log.Close] wait for it). If it cannot be written it is kept, within bounds, and
 // written when the log goes on.
 func (l *Log) Append(ctx context.Context, r *Record) error {
-	switch r.Kind {
-	case "", LogOpen, LogClose, LogPack, LogRetain:
-		return fmt.Errorf("appending an audit record: kind %q is not for callers", r.Kind)
-	default:
+	if err := forCallers(r.Kind); err != nil {
+		return err
 	}
 	err := ctx.Err()
 	switch {
@@ -363,6 +362,47 @@ func (l *Log) Append(ctx context.Context, r *Record) error {
 		return fmt.Errorf("appending an audit record: %w", err)
 	}
 	return nil
+}
+
+// AppendAll writes records that nothing lies between, in their order and in one
+// piece: all of them are in the log when it returns nil, and after an error none.
+// Apart from that it is [Log.Append] for each; none may be of kind [Done].
+func (l *Log) AppendAll(ctx context.Context, rs []*Record) error {
+	if len(rs) == 0 {
+		return nil
+	}
+	for _, r := range rs {
+		if err := forCallers(r.Kind); err != nil || r.Kind == Done {
+			return cmp.Or(err, errDoneWithOthers)
+		}
+	}
+	err := ctx.Err()
+	if err == nil {
+		e := l.entry(rs[0])
+		for _, r := range rs[1:] {
+			e.with = append(e.with, l.entry(r))
+		}
+		err = l.submit(ctx.Done(), e, rs...)
+	}
+	if errors.Is(err, errLeft) {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("appending %d audit records: %w", len(rs), err)
+	}
+	return nil
+}
+
+var errDoneWithOthers = errors.New("appending audit records: one of kind done is appended by itself, since nobody waits for it")
+
+// forCallers refuses the kinds that the log alone writes.
+func forCallers(k Kind) error {
+	switch k {
+	case "", LogOpen, LogClose, LogPack, LogRetain:
+		return fmt.Errorf("appending an audit record: kind %q is not for callers", k)
+	default:
+		return nil
+	}
 }
 
 // Sync brings every record so far to the disk, whatever the durability.

@@ -38,12 +38,31 @@ func (r *recorder) Append(ctx context.Context, rec *audit.Record) error {
 		r.unrecorded(rec)
 		return err
 	}
+	r.note(rec)
+	return nil
+}
+
+// AppendAll implements [gate.AllRecorder].
+func (r *recorder) AppendAll(ctx context.Context, recs []*audit.Record) error {
+	if err := gate.AppendAll(ctx, r.log, recs); err != nil {
+		for _, rec := range recs {
+			r.unrecorded(rec)
+		}
+		return err
+	}
+	for _, rec := range recs {
+		r.note(rec)
+	}
+	return nil
+}
+
+// note counts and remembers what was written.
+func (r *recorder) note(rec *audit.Record) {
 	r.n.Add(1)
 	r.metrics.count(rec)
 	if refusal(rec) {
 		r.remember(rec)
 	}
-	return nil
 }
 
 // refusal reports whether a run is told of a record.

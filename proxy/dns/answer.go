@@ -34,19 +34,8 @@ func (s *Server) Handle(ctx context.Context, raw []byte, client netip.AddrPort, 
 		q.cell = cell
 	}
 	ctx = gate.WithOrigin(ctx, q.origin(""))
-	defer func() {
-		if v := recover(); v != nil {
-			// Our fault, but it costs this query alone.
-			s.cfg.Log.ErrorContext(ctx, "dns: panic", "cell", q.cell, "panic", fmt.Sprint(v))
-			s.refuse(ctx, q, silence, rules.BadRequest, errors.New("internal error"))
-			reply = nil
-		}
-	}()
-	ok, dropped := s.rates.take(q.cell, s.cfg.Now())
-	if !ok {
-		if dropped > 0 {
-			s.refuse(ctx, q, silence, rules.Limit, fmt.Errorf("%d queries over the rate were dropped", dropped))
-		}
+	defer s.survive(ctx, q, &reply)
+	if !s.paced(ctx, q) {
 		return nil
 	}
 	if !known {
@@ -57,6 +46,28 @@ func (s *Server) Handle(ctx context.Context, raw []byte, client netip.AddrPort, 
 		return s.handlePlain(ctx, q, p, raw, buf)
 	}
 	return s.handleAny(ctx, q, raw, buf)
+}
+
+var errInternal = errors.New("internal error")
+
+// survive, deferred, keeps a panic from the other queries: it is our fault, but
+// costs this one alone.
+func (s *Server) survive(ctx context.Context, q *query, reply *[]byte) {
+	if v := recover(); v != nil {
+		s.cfg.Log.ErrorContext(ctx, "dns: panic", "cell", q.cell, "panic", fmt.Sprint(v))
+		s.refuse(ctx, q, silence, rules.BadRequest, errInternal)
+		*reply = nil
+	}
+}
+
+// paced reports whether the cell of a query may ask now. What is dropped is
+// recorded once in a while.
+func (s *Server) paced(ctx context.Context, q *query) bool {
+	ok, dropped := s.rates.take(q.cell, s.cfg.Now())
+	if !ok && dropped > 0 {
+		s.refuse(ctx, q, silence, rules.Limit, fmt.Errorf("%d queries over the rate were dropped", dropped))
+	}
+	return ok
 }
 
 // handleAny answers whatever comes.
@@ -101,9 +112,11 @@ func codeName(rcode int) string {
 // refuse records a query that the policy is not asked about, and is answered
 // with a response code. Whether or not that can be written, the query is refused.
 func (s *Server) refuse(ctx context.Context, q *query, rcode int, reason rules.Reason, cause error) {
+	code := ""
 	if rcode != silence {
-		ctx = gate.WithOrigin(ctx, q.origin(codeName(rcode)))
+		code = codeName(rcode)
 	}
+	ctx = gate.WithOrigin(ctx, q.origin(code))
 	req := rules.Request{Question: rules.Resolve, Cell: q.cell}
 	err := s.cfg.Gate.Refuse(ctx, req, reason, cause)
 	var denied *gate.DeniedError
@@ -158,6 +171,33 @@ type outcome struct {
 	reason rules.Reason
 	addr   netip.Addr // virtual
 	found  []dns.RR   // by a look-up
+	failed error      // why there is no address: it could not be kept
+}
+
+// word is what records say of it.
+func (o *outcome) word() string {
+	switch {
+	case o.failed != nil:
+		return failure.String()
+	case o.kind == virtual:
+		return o.addr.String()
+	default:
+		return o.kind.String()
+	}
+}
+
+// outcomeOf is what a decision about a name gets.
+func (s *Server) outcomeOf(cell string, name target.Name, qtype uint16, d rules.Decision) outcome {
+	out := outcome{kind: kindOf(d, qtype), reason: d.Reason}
+	if out.kind == virtual {
+		out.addr, out.failed = s.cfg.Names.Assign(cell, name)
+	}
+	return out
+}
+
+// ask is the question to the policy.
+func ask(cell string, name target.Name, qtype uint16) rules.Request {
+	return rules.Request{Question: rules.Resolve, Cell: cell, Endpoint: target.Endpoint{Host: target.HostOf(name)}, Type: qtype}
 }
 
 // decide asks the gate, and returns what it decided and recorded.
@@ -166,24 +206,13 @@ func (s *Server) decide(ctx context.Context, q *query, name target.Name, qtype u
 		s.refuse(ctx, q, refusal.rcode(), rules.Limit, fmt.Errorf("query for %q: no room for another name", name))
 		return outcome{kind: refusal, reason: rules.Limit}
 	}
-	var (
-		out    outcome
-		failed error
-	)
-	p, err := s.cfg.Gate.Answer(ctx, rules.Request{
-		Question: rules.Resolve, Cell: q.cell, Endpoint: target.Endpoint{Host: target.HostOf(name)}, Type: qtype,
-	}, typeName(qtype), func(d rules.Decision) string {
-		out = outcome{kind: kindOf(d, qtype), reason: d.Reason}
-		if out.kind != virtual {
-			return out.kind.String()
-		}
-		if out.addr, failed = s.cfg.Names.Assign(q.cell, name); failed != nil {
-			return failure.String()
-		}
-		return out.addr.String()
+	var out outcome
+	p, err := s.cfg.Gate.Answer(ctx, ask(q.cell, name, qtype), typeName(qtype), func(d rules.Decision) string {
+		out = s.outcomeOf(q.cell, name, qtype, d)
+		return out.word()
 	})
 	if err == nil {
-		err = failed
+		err = out.failed
 	}
 	if err != nil {
 		s.cfg.Log.WarnContext(ctx, "dns: query not answered", "cell", q.cell, "err", err)

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 
+	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,7 +17,7 @@ const (
 
 // datagrams reads queries and answers each from the address that was asked:
 // one socket serves many bridges, and a client takes an answer from no other.
-type datagrams struct{ conn *net.UDPConn }
+type datagrams struct{ conn *ipv4.PacketConn }
 
 func newDatagrams(pc net.PacketConn) (datagrams, error) {
 	u, ok := pc.(*net.UDPConn)
@@ -41,21 +41,26 @@ func newDatagrams(pc net.PacketConn) (datagrams, error) {
 	if err != nil {
 		return datagrams{}, fmt.Errorf("asking for destination addresses: %w", err)
 	}
-	return datagrams{u}, nil
+	return datagrams{ipv4.NewPacketConn(u)}, nil // which is for both families, as far as it is used
 }
 
-// read returns a query's length, what it takes to answer it, and who asks.
-func (d datagrams) read(buf, oob []byte) (n int, control []byte, client netip.AddrPort, err error) {
-	n, oobn, _, client, err := d.conn.ReadMsgUDPAddrPort(buf, oob)
-	if err != nil {
-		return 0, nil, client, err
+// read waits for a datagram, and takes all that are there, up to a batch.
+func (d datagrams) read(b *batch) error {
+	n, err := d.conn.ReadBatch(b.msgs, 0)
+	b.n = max(n, 0)
+	return err
+}
+
+// write answers. A client that is gone asks again or never; the next one is
+// answered all the same.
+func (d datagrams) write(replies []ipv4.Message) {
+	for len(replies) > 0 {
+		n, err := d.conn.WriteBatch(replies, 0)
+		if err != nil || n <= 0 {
+			n = 1
+		}
+		replies = replies[n:]
 	}
-	return n, source(oob[:oobn]), client, nil
-}
-
-// write answers. A client that is gone asks again or never.
-func (d datagrams) write(reply, control []byte, client netip.AddrPort) {
-	_, _, _ = d.conn.WriteMsgUDPAddrPort(reply, control, client)
 }
 
 // source turns the control messages that tell where a datagram arrived into

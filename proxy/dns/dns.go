@@ -32,6 +32,9 @@ type Gate interface {
 	// Answer decides a query and records it with what answer says will be sent.
 	// After an error nothing is answered. An open pass is for a look-up.
 	Answer(ctx context.Context, req rules.Request, qtype string, answer func(rules.Decision) string) (gate.Pass, error)
+	// AnswerAll is Answer for queries that came together; opened gets the passes
+	// that are for a look-up. After an error none of them is answered.
+	AnswerAll(ctx context.Context, queries []gate.Query, answer func(i int, d rules.Decision) string, opened func(i int, p gate.Pass)) error
 	// Refuse records a query that no policy could be asked about.
 	Refuse(ctx context.Context, req rules.Request, reason rules.Reason, cause error) error
 }

@@ -22,6 +22,16 @@ func (fakeGate) Answer(_ context.Context, _ rules.Request, _ string, answer func
 	return gate.Pass{}, nil
 }
 
+// AnswerAll decides one after the other.
+func (fakeGate) AnswerAll(ctx context.Context, qs []gate.Query, answer func(int, rules.Decision) string, _ func(int, gate.Pass)) error {
+	for i, q := range qs {
+		if _, err := (fakeGate{}).Answer(ctx, q.Request, q.QType, func(d rules.Decision) string { return answer(i, d) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (fakeGate) Refuse(_ context.Context, _ rules.Request, r rules.Reason, _ error) error {
 	return &gate.DeniedError{Reason: r}
 }
@@ -53,6 +63,15 @@ func (g panicGate) Answer(ctx context.Context, r rules.Request, t string, f func
 		panic("boom")
 	}
 	return g.Gate.Answer(ctx, r, t, f)
+}
+
+func (g panicGate) AnswerAll(ctx context.Context, qs []gate.Query, answer func(int, rules.Decision) string, opened func(int, gate.Pass)) error {
+	for _, q := range qs {
+		if q.Request.Endpoint.Host.String() == "boom.test" {
+			panic("boom")
+		}
+	}
+	return g.Gate.AnswerAll(ctx, qs, answer, opened)
 }
 
 // nothing records nothing.

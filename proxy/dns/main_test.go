@@ -44,6 +44,8 @@ type recorder struct {
 	mu   sync.Mutex
 	all  []audit.Record
 	fail error
+
+	together int // most records in one AppendAll
 }
 
 func (r *recorder) Append(_ context.Context, rec *audit.Record) error {

@@ -105,7 +105,11 @@ func hostOctet(c byte) bool {
 
 // handlePlain decides a plain query and writes the reply.
 func (s *Server) handlePlain(ctx context.Context, q *query, p plain, raw, buf []byte) []byte {
-	o := s.decide(ctx, q, p.name, p.qtype)
+	return s.replyPlain(q, p, s.decide(ctx, q, p.name, p.qtype), raw, buf)
+}
+
+// replyPlain writes the reply to a plain query.
+func (s *Server) replyPlain(q *query, p plain, o outcome, raw, buf []byte) []byte {
 	if o.kind == found || o.kind == absent {
 		if q.msg = new(dns.Msg); q.msg.Unpack(raw) != nil {
 			return nil // it was read before, so it can be

@@ -56,12 +56,13 @@ func (s *Server) Serve(ctx context.Context, pc net.PacketConn, l net.Listener) e
 	return g.Wait()
 }
 
-// work handles one datagram after the other. The recorder may make a worker
-// wait; then the others go on, and no more than Workers are in memory.
+// work handles what has come, again and again. The recorder or a look-up may
+// make a worker wait; then the others go on, and no more than Workers times
+// maxBatch datagrams are in memory.
 func (s *Server) work(ctx context.Context, u datagrams) error {
-	in, oob, out := make([]byte, maxQuery), make([]byte, oobSize), make([]byte, maxUDP)
+	b := newBatch()
 	for faults := 0; ; {
-		n, control, client, err := u.read(in, oob)
+		err := u.read(b)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -74,9 +75,7 @@ func (s *Server) work(ctx context.Context, u datagrams) error {
 			continue
 		}
 		faults = 0
-		if reply := s.Handle(ctx, in[:n], client, true, out); reply != nil {
-			u.write(reply, control, client)
-		}
+		s.handleBatch(ctx, u, b)
 	}
 }
 

@@ -41,16 +41,19 @@ func (g *Gate) tellCredential(ctx context.Context, of *audit.Record, id string) 
 	if event == "" {
 		return nil
 	}
-	return g.appendCredential(ctx, *of, id, event)
+	rec := g.lend()
+	defer g.giveBack(rec)
+	*rec = *of
+	return g.appendCredential(ctx, rec, id, event)
 }
 
-func (g *Gate) appendCredential(ctx context.Context, rec audit.Record, id, event string) error {
+func (g *Gate) appendCredential(ctx context.Context, rec *audit.Record, id, event string) error {
 	// Whose it is and where it was to go; what became of the request is told
 	// in its own records.
 	rec.Kind, rec.ID, rec.Ref, rec.Data = audit.Credential, "", id, json.RawMessage(`{"event":"`+event+`"}`)
 	rec.Verdict, rec.WouldDeny, rec.Addr, rec.Answer, rec.Status = "", "", "", "", 0
 	rec.Sent, rec.Received, rec.Micros = 0, 0, 0
-	return g.cfg.Recorder.Append(ctx, &rec)
+	return g.cfg.Recorder.Append(ctx, rec)
 }
 
 // Used records that the credential of p goes out with its request, before it
@@ -68,7 +71,10 @@ func (g *Gate) credential(ctx context.Context, p Pass, event string) error {
 	if !p.Dialable() || p.p.gate != g {
 		return denied(p.ID(), rules.Decision{}, rules.NoPolicy, errors.New("a credential for no pass"))
 	}
-	if err := g.appendCredential(ctx, p.p.record(audit.Credential), p.p.id, event); err != nil {
+	rec := g.lend()
+	defer g.giveBack(rec)
+	p.p.record(rec, audit.Credential)
+	if err := g.appendCredential(ctx, rec, p.p.id, event); err != nil {
 		return denied(p.p.id, p.p.decision, rules.AuditUnavailable, err)
 	}
 	return nil

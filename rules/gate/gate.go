@@ -30,7 +30,8 @@ import (
 // Recorder appends records. Append returns after the record is as durable as
 // the log promises, or an error: then it must be taken as not written. For a
 // record of kind done it does not wait, and returns once it is certain to follow.
-// It is called by many goroutines at once.
+// It is called by many goroutines at once, and keeps no record: it is used for
+// another once Append has returned.
 type Recorder interface {
 	Append(context.Context, *audit.Record) error
 }
@@ -56,9 +57,11 @@ type Config struct {
 
 // Gate is safe for use by many goroutines.
 type Gate struct {
-	cfg    Config
-	counts limit.Counter
-	latest atomic.Int64 // the latest time that was judged at, in seconds since the Unix epoch
+	cfg     Config
+	counts  limit.Counter
+	latest  atomic.Int64 // the latest time that was judged at, in seconds since the Unix epoch
+	records sync.Pool    // of *audit.Record, for the time of one Append
+	rounds  sync.Pool    // of *round
 }
 
 // New returns a Gate. It refuses an incomplete Config.
@@ -135,11 +138,15 @@ type origin struct {
 
 // WithOrigin returns a context whose requests are recorded with o.
 func WithOrigin(ctx context.Context, o Origin) context.Context {
-	known := origin{Origin: o}
+	return context.WithValue(ctx, originKey{}, known(o))
+}
+
+func known(o Origin) origin {
+	out := origin{Origin: o}
 	if o.Client.IsValid() {
-		known.client = o.Client.String()
+		out.client = o.Client.String()
 	}
-	return context.WithValue(ctx, originKey{}, known)
+	return out
 }
 
 // Pass proves that a request was admitted and recorded. Only Admit makes one;
@@ -243,8 +250,7 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 		p.decision = spoke(p.decision, err)
 		return Pass{}, g.refuse(ctx, p, rules.Limit, err)
 	}
-	rec := p.record(audit.Admit)
-	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
+	if err := g.write(ctx, p, audit.Admit); err != nil {
 		p.hold.Undo()
 		if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
 			// The log took nothing, since nobody waits; that it was asked is told all the same.
@@ -266,10 +272,17 @@ func seen(req rules.Request) error {
 }
 
 func (g *Gate) decide(ctx context.Context, req rules.Request) *pass {
+	p := &pass{}
+	p.origin, _ = ctx.Value(originKey{}).(origin)
+	g.decideInto(p, req)
+	return p
+}
+
+// decideInto decides for a pass that holds nothing but its origin.
+func (g *Gate) decideInto(p *pass, req rules.Request) {
 	now := g.cfg.Now()
 	req.Now = g.judgedAt(now)
-	p := &pass{gate: g, id: newID(now), req: req, began: now}
-	p.origin, _ = ctx.Value(originKey{}).(origin)
+	p.gate, p.id, p.req, p.began = g, newID(now), req, now
 	if req.Query != "" {
 		p.query = g.cfg.Hash(req.Query)
 	}
@@ -277,11 +290,10 @@ func (g *Gate) decide(ctx context.Context, req rules.Request) *pass {
 	if !ok {
 		p.identity = Identity{Cell: req.Cell}
 		p.decision = rules.Decision{Reason: rules.UnknownCell}
-		return p
+		return
 	}
 	p.identity = id
 	p.decision = id.Policy.Decide(req)
-	return p
 }
 
 // judgedAt returns the time at which rules are asked: never one before the latest, so
@@ -312,7 +324,9 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	if reason == "" || reason == rules.Allowed {
 		reason = rules.BadRequest // a refusal never reads like an admission
 	}
-	rec := p.record(audit.Refuse)
+	rec := g.lend()
+	defer g.giveBack(rec)
+	p.record(rec, audit.Refuse)
 	if rec.Verdict != rules.Deny.String() {
 		rec.Credential = "" // what the policy would have granted was not used
 	}
@@ -324,14 +338,14 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 		rec.Status, rec.Answer = t.Tells(&p.req, reason, cause)
 	}
 	if reason == rules.PlaceholderLeak {
-		g.hideLeak(&rec)
+		g.hideLeak(rec)
 	}
 	ctx, cancel := closing(ctx)
 	defer cancel()
-	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
+	if err := g.cfg.Recorder.Append(ctx, rec); err != nil {
 		return denied(p.id, p.decision, rules.AuditUnavailable, errors.Join(cause, err))
 	}
-	_ = g.tellCredential(ctx, &rec, p.id) // it is a refusal either way
+	_ = g.tellCredential(ctx, rec, p.id) // it is a refusal either way
 	e := denied(p.id, p.decision, reason, cause)
 	e.Wait = waitOf(cause)
 	return e
@@ -377,25 +391,6 @@ func Hashed(rec *audit.Record) bool {
 func (g *Gate) Refuse(ctx context.Context, req rules.Request, reason rules.Reason, cause error) error {
 	p := g.decide(ctx, req)
 	return g.refuse(ctx, p, reason, cause)
-}
-
-// Answer decides a DNS query (Resolve) and records it with what answer says
-// will be sent for that decision. An error means: not recorded, do not answer.
-// The Pass tells the decision. Where the policy has the name looked up it is
-// open ([Pass.LooksUp]) and must be closed with [Pass.Done], which records what
-// was answered; else there is nothing left to do.
-func (g *Gate) Answer(ctx context.Context, req rules.Request, qtype string, answer func(rules.Decision) string) (Pass, error) {
-	req.Question = rules.Resolve
-	p := g.decide(ctx, req)
-	p.qtype = qtype
-	rec := p.record(audit.DNS)
-	rec.Answer = answer(p.decision)
-	if err := g.cfg.Recorder.Append(ctx, &rec); err != nil {
-		return Pass{}, denied(p.id, p.decision, rules.AuditUnavailable, err)
-	}
-	p.recorded = true
-	p.closed.Store(!p.decision.LookUp)
-	return Pass{p}, nil
 }
 
 // Vet asks the policy that admitted p about a resolved address. The name was
@@ -482,7 +477,9 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 		return p.p.endStream(ctx, o)
 	}
 	p.p.hold.End(p.p.gate.cfg.Now(), o.Sent, o.Received)
-	rec := p.p.record(audit.Done)
+	rec := p.p.gate.lend()
+	defer p.p.gate.giveBack(rec)
+	p.p.record(rec, audit.Done)
 	rec.ID, rec.Ref = "", p.p.id
 	rec.Status, rec.Sent, rec.Received, rec.Data = o.Status, o.Sent, o.Received, o.Data
 	rec.Answer = o.Answer
@@ -497,7 +494,7 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 		rec.Error = o.Err.Error()
 	}
 	// No limit in time: nobody waits for a record of what is over.
-	if err := p.p.gate.cfg.Recorder.Append(context.WithoutCancel(ctx), &rec); err != nil {
+	if err := p.p.gate.cfg.Recorder.Append(context.WithoutCancel(ctx), rec); err != nil {
 		return err
 	}
 	if eventOf(o.Reason) == "" {
@@ -505,7 +502,7 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 	}
 	ctx, cancel := closing(ctx)
 	defer cancel()
-	return p.p.gate.tellCredential(ctx, &rec, p.p.id)
+	return p.p.gate.tellCredential(ctx, rec, p.p.id)
 }
 
 // endStream closes an inspected stream. Its requests have their own records;
@@ -543,9 +540,10 @@ func closing(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), closingTimeout)
 }
 
-func (p *pass) record(kind audit.Kind) audit.Record {
+// record makes rec the record of p.
+func (p *pass) record(rec *audit.Record, kind audit.Kind) {
 	d, r := &p.decision, &p.req
-	rec := audit.Record{
+	*rec = audit.Record{
 		Kind: kind, ID: p.id, Cell: p.identity.Cell, Run: p.identity.Run,
 		Policy: d.Policy, Verdict: d.Verdict.String(), Reason: string(d.Reason), Rule: d.Rule, Where: d.Where, WouldDeny: string(d.Observed),
 		Scope: d.Scope, Credential: d.Credential,
@@ -559,5 +557,26 @@ func (p *pass) record(kind audit.Kind) audit.Record {
 	if d.Log == rules.LogNone && (kind == audit.Admit || kind == audit.Done) {
 		rec.Path, rec.Query = "", ""
 	}
-	return rec
+}
+
+// write appends the record of p.
+func (g *Gate) write(ctx context.Context, p *pass, kind audit.Kind) error {
+	rec := g.lend()
+	defer g.giveBack(rec)
+	p.record(rec, kind)
+	return g.cfg.Recorder.Append(ctx, rec)
+}
+
+// lend returns a record to be given back once it is appended. Each is half a
+// kilobyte, and a request has three.
+func (g *Gate) lend() *audit.Record {
+	if rec, ok := g.records.Get().(*audit.Record); ok {
+		return rec
+	}
+	return new(audit.Record)
+}
+
+func (g *Gate) giveBack(rec *audit.Record) {
+	*rec = audit.Record{}
+	g.records.Put(rec)
 }
