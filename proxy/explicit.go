@@ -30,7 +30,7 @@ func (s *Server) ServeExplicit(ctx context.Context, ln net.Listener) error {
 	return r.serve(ctx, ln, func(streams context.Context) error {
 		return r.accept(ctx, ln, func(c net.Conn) {
 			if st, ok := r.newStream(c); ok {
-				go r.guard(streams, st, func() { r.admitted(streams, st, door) })
+				r.crew.run(func() { r.guard(streams, st, func() { r.admitted(streams, st, door) }) })
 			}
 		})
 	})

@@ -38,3 +38,21 @@ const (
 	H2FrameBytes   = h2FrameBytes
 	H2Excess       = h2Excess
 )
+
+// MaxIdleCrew is how many goroutines of a crew wait for another job.
+const MaxIdleCrew = maxIdleCrew
+
+// Crew is a crew, for tests.
+type Crew struct{ *crew }
+
+// NewCrew returns a crew.
+func NewCrew() Crew { return Crew{newCrew()} }
+
+// Run has a job done.
+func (c Crew) Run(job func()) { c.run(job) }
+
+// Dismiss ends the crew.
+func (c Crew) Dismiss() { c.dismiss() }
+
+// Idle is how many wait for a job.
+func (c Crew) Idle() int { return int(c.idle.Load()) }

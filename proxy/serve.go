@@ -26,6 +26,7 @@ type run struct {
 	*Server
 	listener string
 	inner    served // HTTP/2: the requests inside terminated streams, and CONNECT
+	crew     *crew  // has the goroutines of the streams
 	open     sync.WaitGroup
 	draining atomic.Bool // no further request is taken
 	// handing is held for reading by who may hand a connection on to HTTP/2, and
@@ -47,7 +48,7 @@ func (s *Server) ServeTransparent(ctx context.Context, ln net.Listener) error {
 	return r.serve(ctx, ln, func(streams context.Context) error {
 		return r.accept(ctx, ln, func(c net.Conn) {
 			if st, ok := r.newStream(c); ok {
-				go r.guard(streams, st, func() { r.redirected(streams, st) })
+				r.crew.run(func() { r.guard(streams, st, func() { r.redirected(streams, st) }) })
 			}
 		})
 	})
@@ -55,7 +56,7 @@ func (s *Server) ServeTransparent(ctx context.Context, ln net.Listener) error {
 
 // newRun makes what serves the requests inside the streams of a listener.
 func (s *Server) newRun(ctx context.Context, name string, ln net.Listener) *run {
-	r := &run{Server: s, listener: name}
+	r := &run{Server: s, listener: name, crew: newCrew()}
 	r.inner = r.newServed(context.WithoutCancel(ctx), ln, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if st := streamFrom(req.Context()); st.door {
 			r.connectH2(w, req)
@@ -86,6 +87,7 @@ func (r *run) serve(ctx context.Context, ln net.Listener, loop func(streams cont
 		err = nil // asked to end: not a failure
 	}
 	r.drain(ctx, cancel)
+	r.crew.dismiss()
 	close(stop)
 	own.Wait()
 	return err

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -43,7 +42,7 @@ func (r *run) tunnel(ctx context.Context, st *stream) {
 	if !st.accepted(ctx) {
 		return
 	}
-	out.Sent, out.Received, out.Err = relay(endOf(st.conn, st.conn.touch, pass), st.conn.takeEarly(), up, &r.buffers)
+	out.Sent, out.Received, out.Err = relay(endOf(st.conn, st.conn.touch, pass), st.conn.takeEarly(), up, r)
 	out.Reason = refusedBy(out.Err)
 }
 
@@ -59,16 +58,17 @@ const lastWords = time.Second
 
 // relay copies both ways, beginning with what the client sent early, until
 // both ends have ended or one has failed.
-func relay(client end, early []byte, up io.ReadWriteCloser, pool *buffers) (sent, received int64, err error) {
+func relay(client end, early []byte, up io.ReadWriteCloser, r *run) (sent, received int64, err error) {
 	var there, back error
 	fail := func() {
 		_ = client.Close()
 		_ = up.Close()
 	}
 	var ended atomic.Int32 // directions; after the second both ends are closed anyway
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if received, back = pipe(client.Conn, up, client.receives, client.touch, pool, &ended); back != nil {
+	done := make(chan struct{})
+	r.crew.run(func() {
+		defer close(done)
+		if received, back = pipe(client.Conn, up, client.receives, client.touch, &r.buffers, &ended); back != nil {
 			fail()
 		}
 	})
@@ -79,7 +79,7 @@ func relay(client end, early []byte, up io.ReadWriteCloser, pool *buffers) (sent
 	}
 	if there == nil {
 		var n int64
-		n, there = pipe(up, client.Conn, client.sends, client.touch, pool, &ended)
+		n, there = pipe(up, client.Conn, client.sends, client.touch, &r.buffers, &ended)
 		sent += n
 	}
 	switch {
@@ -92,7 +92,7 @@ func relay(client end, early []byte, up io.ReadWriteCloser, pool *buffers) (sent
 	default:
 		fail()
 	}
-	wg.Wait()
+	<-done
 	return sent, received, firstCause(there, back)
 }
 
@@ -124,7 +124,9 @@ func pipe(dst io.Writer, src io.Reader, m meter, touch func(), pool *buffers, en
 	if err != nil {
 		return 0, err
 	}
-	full := 0 // reads in a row that filled their buffer
+	in := &waiting{pool: pool}
+	ready := in.read // made a value once, not for every read
+	full := 0        // reads in a row that filled their buffer
 	for {
 		if full >= bulkReads && m == nil {
 			full = 0
@@ -133,7 +135,7 @@ func pipe(dst io.Writer, src io.Reader, m meter, touch func(), pool *buffers, en
 				return n, err
 			}
 		}
-		buf, k, err := readWhenReady(raw, pool)
+		buf, k, err := in.wait(raw, ready)
 		if full++; k < len(buf) {
 			full = 0
 		}
@@ -165,36 +167,43 @@ func bareConn(c any) any {
 	return c
 }
 
-// readWhenReady reads what has come, into a buffer that it takes only then.
-// The caller puts the buffer back.
-func readWhenReady(raw syscall.RawConn, pool *buffers) (buf []byte, n int, err error) {
-	var inner error
-	err = raw.Read(func(fd uintptr) bool {
-		if buf == nil {
-			buf = pool.Get()
-		}
-		for {
-			n, inner = unix.Read(int(fd), buf)
-			if inner != unix.EINTR {
-				break
-			}
-		}
-		if inner == unix.EAGAIN {
-			pool.Put(buf)
-			buf, n = nil, 0
-			return false
-		}
-		return true
-	})
+// waiting reads what has come from a socket, into a buffer that it takes only then.
+type waiting struct {
+	pool *buffers
+	buf  []byte
+	n    int
+	err  error
+}
+
+// wait returns what has come. The caller puts the buffer back. ready is read.
+func (w *waiting) wait(raw syscall.RawConn, ready func(uintptr) bool) (buf []byte, n int, err error) {
+	w.buf, w.n, w.err = nil, 0, nil
+	err = raw.Read(ready)
 	switch {
 	case err != nil:
-		return buf, 0, err
-	case inner != nil:
-		return buf, 0, inner
-	case n == 0:
-		return buf, 0, io.EOF
+		return w.buf, 0, err
+	case w.err != nil:
+		return w.buf, 0, w.err
+	case w.n == 0:
+		return w.buf, 0, io.EOF
 	}
-	return buf, n, nil
+	return w.buf, w.n, nil
+}
+
+// read reports whether something came; if not, no buffer is held.
+func (w *waiting) read(fd uintptr) bool {
+	w.buf = w.pool.Get()
+	for {
+		if w.n, w.err = unix.Read(int(fd), w.buf); w.err != unix.EINTR { //nolint:errorlint // a bare errno
+			break
+		}
+	}
+	if w.err == unix.EAGAIN { //nolint:errorlint // a bare errno
+		w.pool.Put(w.buf)
+		w.buf, w.n = nil, 0
+		return false
+	}
+	return true
 }
 
 // pipeSimply is pipe for what is not a socket: it waits with a small buffer,

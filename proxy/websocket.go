@@ -36,7 +36,7 @@ func (x *exchange) switchProtocols(resp *http.Response) error {
 		x.err = fmt.Errorf("answering the client: %w", err)
 		return errSwitched
 	}
-	sent, received, err := relay(endOf(client, x.st.conn.touch, x.pass), seen, up, &x.buffers)
+	sent, received, err := relay(endOf(client, x.st.conn.touch, x.pass), seen, up, x.run)
 	x.sent.Store(sent)
 	x.received, x.err, x.reason = received, err, refusedBy(err)
 	return errSwitched
