@@ -94,6 +94,7 @@ type lab struct {
 	finds   func(string, *http.Request) []rules.Carry
 	inject  func(context.Context, gate.Pass, *http.Request) error
 
+	reach    func(addr string) (net.Conn, error) // connects to an origin; nil: by the network
 	upstream *http.Transport
 	door     *http.Transport // to the explicit listener, made at its first use
 	origin   *originCA
@@ -171,6 +172,16 @@ type labOption func(*proxy.Config)
 
 func newLab(t testing.TB, opts ...labOption) *lab {
 	t.Helper()
+	l := makeLab(t, opts...)
+	s, err := proxy.New(l.cfg)
+	must(t, err)
+	l.serve(s)
+	return l
+}
+
+// makeLab is newLab for who brings listeners.
+func makeLab(t testing.TB, opts ...labOption) *lab {
+	t.Helper()
 	ca, err := certs.Open(filepath.Join(t.TempDir(), "ca"), certs.Options{Now: time.Now})
 	must(t, err)
 	l := &lab{
@@ -233,10 +244,7 @@ func newLab(t testing.TB, opts ...labOption) *lab {
 	for _, o := range opts {
 		o(&cfg)
 	}
-	s, err := proxy.New(cfg)
-	must(t, err)
 	l.cfg = cfg
-	l.serve(s)
 	return l
 }
 
@@ -272,6 +280,11 @@ func (l *lab) serve(s *proxy.Server) {
 	must(l.t, err)
 	l.transparentPort = tr.Addr().(*net.TCPAddr).Port
 	l.explicitAddr = fmt.Sprintf("127.0.0.1:%d", ex.Addr().(*net.TCPAddr).Port)
+	l.serveOn(s, tr, ex)
+}
+
+// serveOn serves two listeners until the test ends.
+func (l *lab) serveOn(s *proxy.Server, tr, ex net.Listener) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)
 	go func() { done <- s.ServeTransparent(ctx, tr) }()
@@ -321,6 +334,9 @@ func (l *lab) dialOrigin(ctx context.Context, addr string) (net.Conn, error) {
 	l.mu.Unlock()
 	if !ok {
 		return nil, fault{"dns_error"}
+	}
+	if l.reach != nil {
+		return l.reach(to)
 	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", to)
@@ -586,7 +602,7 @@ func newOriginCA(t testing.TB) *originCA {
 	must(t, err)
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "origins"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		NotAfter: time.Now().Add(48 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	must(t, err)
@@ -601,7 +617,7 @@ func (o *originCA) leaf(t testing.TB, names ...string) tls.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(2), DNSNames: names, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(2), DNSNames: names, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(48 * time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, o.cert, &key.PublicKey, o.key)
