@@ -22,7 +22,7 @@ type OCI struct {
 var azureAccount = regexp.MustCompile(`^[a-z0-9]{3,24}$`)
 
 func azureKeys(f *file, s *Scheme) []key {
-	return []key{{name: "account", required: true, read: f.azureAccount(&s.Azure.Account)}}
+	return []key{{name: "account", required: true, read: f.azureAccount(&s.Azure.Account), form: pattern("account", azureAccount.String())}}
 }
 
 func (f *file) azureAccount(dst *string) func(ast.Node) {
@@ -30,20 +30,20 @@ func (f *file) azureAccount(dst *string) func(ast.Node) {
 }
 
 func tencentKeys(f *file, s *Scheme) []key {
-	return []key{{name: "services", required: true, read: f.codes(&s.Cloud.Services)}}
+	return []key{{name: "services", required: true, read: f.codes(&s.Cloud.Services), form: listOf(codeForm)}}
 }
 
 func volcengineKeys(f *file, s *Scheme) []key {
 	return []key{
-		{name: "regions", required: true, read: f.codes(&s.Cloud.Regions)},
-		{name: "services", required: true, read: f.codes(&s.Cloud.Services)},
+		{name: "regions", required: true, read: f.codes(&s.Cloud.Regions), form: listOf(codeForm)},
+		{name: "services", required: true, read: f.codes(&s.Cloud.Services), form: listOf(codeForm)},
 	}
 }
 
 func ociKeys(f *file, s *Scheme) []key {
 	return []key{
-		{name: "token_url", required: true, read: f.httpsURL(&s.OCI.TokenURL)},
-		{name: "service", required: true, read: f.headerText(&s.OCI.Service)},
-		{name: "username", required: true, read: f.headerText(&s.OCI.Username)},
+		{name: "token_url", required: true, read: f.httpsURL(&s.OCI.TokenURL), form: urlForm},
+		{name: "service", required: true, read: f.headerText(&s.OCI.Service), form: printableForm},
+		{name: "username", required: true, read: f.headerText(&s.OCI.Username), form: printableForm},
 	}
 }

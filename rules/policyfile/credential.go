@@ -206,12 +206,12 @@ func isEnv(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
+var ownEnvs = []string{
+	"PATH", "HOME", "USER", "SHELL", "IFS", "ENV", "BASH_ENV", "LANG", "TZ", "TERM", "TMPDIR", "HOSTNAME",
+	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_OPTIONS", "PYTHONPATH", "JAVA_TOOL_OPTIONS",
+}
+
 // ownEnv reports variables that steer the loader, the shell or the way out.
 func ownEnv(s string) bool {
-	switch s {
-	case "PATH", "HOME", "USER", "SHELL", "IFS", "ENV", "BASH_ENV", "LANG", "TZ", "TERM", "TMPDIR", "HOSTNAME",
-		"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_OPTIONS", "PYTHONPATH", "JAVA_TOOL_OPTIONS":
-		return true
-	}
-	return strings.HasPrefix(s, "LD_") || strings.HasPrefix(s, "SALLYPORT_") || strings.HasSuffix(s, "_PROXY")
+	return slices.Contains(ownEnvs, s) || strings.HasPrefix(s, "LD_") || strings.HasPrefix(s, "SALLYPORT_") || strings.HasSuffix(s, "_PROXY")
 }

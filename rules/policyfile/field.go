@@ -35,10 +35,10 @@ func Fields(text string) (out []Field) {
 
 func bodyKeys(f *file, s *Scheme) []key {
 	return []key{
-		{name: "json", read: f.fields("json", &s.Body)},
-		{name: "form", read: f.fields("form", &s.Body)},
-		{name: "multipart", read: f.fields("multipart", &s.Body)},
-		{name: "websocket", read: f.fields("websocket", &s.Body)},
+		{name: "json", read: f.fields("json", &s.Body), form: &form{list: fieldForm}},
+		{name: "form", read: f.fields("form", &s.Body), form: &form{list: fieldForm}},
+		{name: "multipart", read: f.fields("multipart", &s.Body), form: &form{list: fieldForm}},
+		{name: "websocket", read: f.fields("websocket", &s.Body), form: &form{list: fieldForm}},
 	}
 }
 
@@ -62,12 +62,15 @@ func (f *file) keysIn(dst *[]Field) func(ast.Node) {
 
 func (f *file) fields(kind string, dst *[]Field) func(ast.Node) {
 	return f.strs(func(n ast.Node, name string) {
-		if !isFieldName(name) || kind == "header" && !rules.IsToken(name) {
+		if !isFieldName(name) || kind == "header" && rules.CanonicalHeader(name) == "" {
 			f.errorf(n, "%q is not the name of a field", name)
 		}
 		*dst = append(*dst, Field{kind, name})
 	})
 }
+
+// maxFieldName bounds the names of fields, in octets.
+const maxFieldName = 128
 
 // isFieldName reports whether s can be the name of a field: printable, and short
 // enough to be followed through a body.
@@ -77,5 +80,5 @@ func isFieldName(s string) bool {
 			return false
 		}
 	}
-	return s != "" && len(s) <= 128
+	return s != "" && len(s) <= maxFieldName
 }

@@ -2,8 +2,12 @@ package policyfile
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"sallyport/rules/detect"
+	"sallyport/rules/preset"
 )
 
 // form describes a value of a file: for the formatter, which takes the order of
@@ -45,30 +49,38 @@ func listOf(s *form) *form { return &form{list: s, extra: object{"uniqueItems": 
 func anyListOf(s *form) *form { return &form{list: s, empty: true} }
 
 const (
-	likeID   = `^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$`
-	likeHost = `^(\*\.)?([^A-Z*/@:\s.]+\.)*[^A-Z*/@:\s.]+$|^[0-9a-f:.]+$`
-	likeName = `^([^A-Z*/@:\s.]+\.)*[^A-Z*/@:\s.]+$`
-	likePath = `^/$|^(/(\*\*|\*|[A-Za-z0-9._~!$&'()+,=:@%-]+))+/?$`
-	likeDate = `^(19(7[1-9]|[89][0-9])|[2-9][0-9]{3})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$`
+	likeID    = `^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$`
+	likeLabel = `[^A-Z*/@:\s.]`
+	likeName  = `(` + likeLabel + `+\.)*` + likeLabel + `*[^A-Z*/@:\s.0-9]` + likeLabel + `*`
+	likeIPv4  = likeOctet + `(\.` + likeOctet + `){3}`
+	likeOctet = `(0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])`
+	likeIPv6  = `[0-9a-f]*:[0-9a-f:]*[0-9a-f:.]*`
+	likeAddr  = likeIPv4 + `|` + likeIPv6
+	likeYear  = `(19(7[1-9]|[89][0-9])|[2-9][0-9]{3})`
+	likeDay   = `((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|[12][0-9]))`
+	likeDate  = `^` + likeYear + `-` + likeDay + `$`
+	// likeLeap is the 29th of February of a year that has one.
+	likeLeap = `^([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29$`
 	likeSize = `[1-9][0-9]{0,6}(KiB|MiB|GiB|TiB)`
 	likeTime = `/(min|hour|day)`
 )
 
 // The plain values.
 var (
-	textForm   = &form{typ: "string", like: `[^ \t\n]`, as: "text"}
-	idForm     = pattern("name", likeID)
-	hostForm   = pattern("host", likeHost)
-	pathForm   = pattern("path pattern", likePath)
-	cidrForm   = pattern("address range", `^[0-9a-f:.]+/[0-9]{1,3}$`)
-	dateForm   = pattern("date", likeDate)
-	rateForm   = pattern("rate", `^[1-9][0-9]*`+likeTime+`$`)
-	sizesForm  = pattern("size in a period", `^`+likeSize+likeTime+`$`)
-	sizeForm   = pattern("size", `^`+likeSize+`$`)
-	countForm  = &form{typ: "integer", as: "number from 1", extra: object{"minimum": 1}}
-	portForm   = &form{typ: "integer", as: "port", extra: object{"minimum": 1, "maximum": 65535}}
-	boolForm   = &form{typ: "boolean"}
-	methodForm = &form{
+	textForm      = &form{typ: "string", like: `[^ \t\n]`, as: "text"}
+	idForm        = pattern("name", likeID)
+	hostForm      = pattern("host", `^(\*\.)?`+likeName+`$|^(`+likeAddr+`)$`)
+	exactHostForm = pattern("host", `^`+likeName+`$|^(`+likeAddr+`)$`)
+	pathForm      = alsoLike(pattern("path pattern", `^(/|(/(\*|\*\*|`+stepOf(`!$&-),+:=@_~A-Za-z0-9%`)+`))+/?)$`), notLike(`/\*\*/\*\*(/|$)`), notLike(`(/[^/]*){33}`), object{"maxLength": 1024}, escaped)
+	cidrForm      = pattern("address range", `^(`+likeIPv4+`/(0|[1-9]|[12][0-9]|3[0-2])|`+likeIPv6+`/(0|[1-9][0-9]?|1[01][0-9]|12[0-8]))$`)
+	dateForm      = alsoLike(pattern("date", likeDate), object{"anyOf": []any{notLike("-02-29$"), object{"pattern": likeLeap}}})
+	rateForm      = pattern("rate", `^[1-9][0-9]*`+likeTime+`$`)
+	sizesForm     = pattern("size in a period", `^`+likeSize+likeTime+`$`)
+	sizeForm      = pattern("size", `^`+likeSize+`$`)
+	countForm     = &form{typ: "integer", as: "number from 1", extra: object{"minimum": 1}}
+	portForm      = &form{typ: "integer", as: "port", extra: object{"minimum": 1, "maximum": 65535}}
+	boolForm      = &form{typ: "boolean"}
+	methodForm    = &form{
 		typ: "string", like: "^[!#$%&'*+.^_`|~0-9A-Z-]{1,32}$", as: "method", extra: object{"not": object{"const": "*"}},
 	}
 	modeForm = word("enforce", "observe", "learn")
@@ -95,13 +107,15 @@ var limitsForm = &form{what: "limits", extra: object{"minProperties": 1}, keys: 
 	{name: "request_body", form: sizeForm, doc: "octets of one request's body", absent: "no limit"},
 }}
 
-var conditionForm = &form{
-	what: "a condition", extra: object{"oneOf": needsOne("equals", "present")},
-	keys: []keyForm{
-		{name: "name", required: true, form: textForm, doc: "of the header, as it is spelled canonically, or of the parameter, decoded"},
-		{name: "equals", form: textForm, doc: "its value"},
-		{name: "present", form: boolForm, doc: "whether it is there at all"},
-	},
+func conditionForm(name *form) *form {
+	return &form{
+		what: "a condition", extra: object{"oneOf": needsOne("equals", "present")},
+		keys: []keyForm{
+			{name: "name", required: true, form: name, doc: "of the header, as it is spelled canonically, or of the parameter, decoded"},
+			{name: "equals", form: textForm, doc: "its value"},
+			{name: "present", form: boolForm, doc: "whether it is there at all"},
+		},
+	}
 }
 
 // needsOne is a list of alternatives, each of which needs one key.
@@ -131,9 +145,9 @@ func matchKeys(methods *form) []keyForm {
 		{name: "ports", form: listOf(portForm), doc: "the ports", absent: "allow: the default; deny: every port"},
 		{name: "methods", form: listOf(methods), doc: "in upper case", absent: "allow: the default; deny: every method"},
 		{name: "access", form: word("read", "write"), doc: "instead of methods: `read` for GET and HEAD, `write` for every method; allow only"},
-		{name: "paths", form: listOf(pathForm), doc: "`*` is one segment, `**` any number", absent: "every path"},
-		{name: "headers", form: &form{list: conditionForm}, doc: "what header fields have to be", absent: "any"},
-		{name: "query", form: &form{list: conditionForm}, doc: "what parameters of the query have to be", absent: "any"},
+		{name: "paths", form: &form{list: pathForm}, doc: "`*` is one segment, `**` any number", absent: "every path"},
+		{name: "headers", form: &form{list: conditionForm(alsoLike(pattern("header", likeHeader), object{"minLength": 1}))}, doc: "what header fields have to be", absent: "any"},
+		{name: "query", form: &form{list: conditionForm(textForm)}, doc: "what parameters of the query have to be", absent: "any"},
 		{name: "protocol", form: word("tcp"), doc: "carry any bytes, unjudged; allow only", absent: "HTTP and TLS"},
 		{
 			name: "cidrs", form: &form{list: cidrForm},
@@ -158,7 +172,8 @@ var ruleForm = &form{
 	what: "a rule",
 	extra: object{"oneOf": needsOne("allow", "deny"), "allOf": []any{
 		object{"if": object{"required": []string{"deny"}}, "then": object{"allOf": []any{
-			without("credential", "callers_key", "expires", "limits", "multi_tenant"), object{"properties": object{"tls": object{"const": "inspect"}}},
+			without("credential", "callers_key", "expires", "limits", "multi_tenant"),
+			object{"properties": object{"tls": object{"const": "inspect"}, "mode": object{"not": object{"const": "learn"}}}},
 		}}},
 		object{"if": object{"required": []string{"allow", "tls"}, "properties": object{"tls": object{"const": "passthrough"}}}, "then": object{
 			"properties": object{"credential": false, "allow": without("methods", "access", "paths", "headers", "query", "protocol")},
@@ -192,9 +207,9 @@ var includeForm = &form{
 		object{"if": object{"required": []string{"detect"}}, "else": without("cidrs")},
 	}},
 	keys: []keyForm{
-		{name: "file", form: textForm, doc: "a policy file, from the directory of the file that includes it"},
-		{name: "preset", form: textForm, doc: "rules that come with this program: `NAME@VERSION`"},
-		{name: "with", form: &form{values: anyForm}, doc: "values for the preset's parameters"},
+		{name: "file", form: alsoLike(pattern("path", `^`+stepBut(`/\\`)+`(/`+stepBut(`/\\`)+`)*$`), object{"pattern": likeText}), doc: "a policy file, from the directory of the file that includes it"},
+		{name: "preset", form: &form{words: preset.Refs(), as: "one of [presets.md](presets.md)"}, doc: "rules that come with this program: `NAME@VERSION`"},
+		{name: "with", form: mappingOf(&form{list: textForm, extra: object{"uniqueItems": true, "maxItems": maxValues}}, nil), doc: "values for the preset's parameters"},
 		{name: "credential", form: idForm, doc: "what the preset's rules grant", absent: "nothing"},
 		{name: "detect", form: listOf(word(detect.Names()...)), doc: "package managers whose configured servers may be read"},
 		{name: "cidrs", form: &form{list: cidrForm}, doc: "private ranges in which those servers may be"},
@@ -211,24 +226,27 @@ var neverForm = &form{
 		{name: "hosts", form: listOf(hostForm), doc: "to any of these"},
 		{name: "ports", form: listOf(portForm), doc: "at these ports", absent: "at any"},
 		{name: "methods", form: listOf(methodForm), doc: "with these methods", absent: "with any"},
-		{name: "paths", form: listOf(pathForm), doc: "for these paths", absent: "for any"},
+		{name: "paths", form: &form{list: pathForm}, doc: "for these paths", absent: "for any"},
 		{name: "reason", form: textForm, doc: "why, for people"},
 	},
 }
 
 func testForm() *form {
 	return &form{
-		what: "a test", extra: object{"oneOf": needsOne("request", "connect", "dns")},
+		what: "a test", extra: object{
+			"oneOf": needsOne("request", "connect", "dns"),
+			"if":    needsAll("request"), "else": without("headers", "body"),
+		},
 		keys: []keyForm{
-			{name: "request", form: pattern("METHOD URL", "^[^ ]+ https?://[^ ]+$"), doc: "a request, judged from the connection to the path"},
+			{name: "request", form: pattern("METHOD URL", "^["+likeField+"]{1,32} https?://[^ /]"), doc: "a request, judged from the connection to the path"},
 			{name: "connect", form: pattern("host:port", "^[^ ]+:[0-9]+$"), doc: "a stream"},
-			{name: "dns", form: pattern("TYPE name", "^[A-Z]+ [^ ]+$"), doc: "a DNS query"},
+			{name: "dns", form: pattern("TYPE name", "^("+strings.Join(slices.Sorted(maps.Keys(rrTypes)), "|")+") [^ ]+$"), doc: "a DNS query"},
 			{name: "expect", required: true, form: word("allow", "deny"), doc: "what must come out"},
 			{name: "rule", form: textForm, doc: "the rule that must decide"},
 			{name: "credential", form: textForm, doc: "the credential that must be granted"},
 			{name: "reason", form: word(reasonNames()...), doc: "the reason that must be given"},
 			{name: "at", form: dateForm, doc: "the day at whose beginning it is asked", absent: "a day on which no rule has expired"},
-			{name: "headers", form: &form{values: textForm}, doc: "the header fields of the request", absent: "none"},
+			{name: "headers", form: &form{values: textForm, extra: object{"propertyNames": object{"pattern": likeHeader}}}, doc: "the header fields of the request", absent: "none"},
 			{name: "body", form: sizeForm, doc: "how large the request's body is", absent: "it has none"},
 		},
 	}
@@ -248,11 +266,10 @@ var dnsForm = &form{what: "dns", keys: []keyForm{
 }}
 
 var lookupForm = &form{what: "a look-up", keys: []keyForm{
-	{name: "host", required: true, form: pattern("name", likeName), doc: "the one name, which an allow rule must be about; for `_https._tcp.example.com`, one about `example.com`"},
+	{name: "host", required: true, form: pattern("name", `^`+likeName+`$`), doc: "the one name, which an allow rule must be about; for `_https._tcp.example.com`, one about `example.com`"},
 	{name: "types", required: true, form: listOf(word(lookupTypes...)), doc: "the types of record"},
 }}
 
-// policyForm is a policy file.
 // presetForm is of the files that this program brings along: nobody else writes
 // them, so that no schema has it.
 func presetForm() *form {
@@ -273,6 +290,7 @@ func presetForm() *form {
 	}}
 }
 
+// policyForm is a policy file.
 func policyForm() *form {
 	return &form{what: "a policy", extra: object{"anyOf": needsOne("rules", "include")}, keys: []keyForm{
 		{name: "apiVersion", required: true, form: word(APIVersion), doc: "the version of the language"},

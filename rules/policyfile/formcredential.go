@@ -1,6 +1,6 @@
 package policyfile
 
-var absForm = pattern("absolute path", `^/`)
+var absForm = pattern("absolute path", `^(/|(/`+stepBut(`/`)+`)+)$`)
 
 // credentialForm is a credential file.
 func credentialForm() *form {
@@ -27,8 +27,18 @@ func credentialForm() *form {
 		if (&Scheme{Type: x.name}).Pair() {
 			secretEnv = object{"required": []string{"secret_env"}}
 		}
-		pairs = append(pairs, object{"if": is, "then": object{"properties": object{"placeholder": secretEnv}}})
+		file := object{}
+		if x.name != GCPServiceAccount {
+			file = object{"properties": object{"file": object{"const": false}}}
+		}
+		pairs = append(pairs, when(is, object{"properties": object{"placeholder": object{"allOf": []any{secretEnv, file}}}}))
 	}
+	public := object{"allOf": []any{
+		has("type", string(OAuth2User)), object{"properties": object{string(OAuth2User): has("auth", PublicClient)}},
+	}}
+	pairs = append(pairs, object{
+		"if": public, "then": object{"properties": object{"source": needsAll("none")}}, "else": object{"properties": object{"source": without("none")}},
+	})
 	s.extra = object{"allOf": pairs}
 	s.keys = append(s.keys,
 		keyForm{name: "endpoints", required: true, form: &form{list: endpointForm}, doc: "where it may go: the second lock, whatever a policy says"},
@@ -40,26 +50,29 @@ func credentialForm() *form {
 }
 
 var endpointForm = &form{what: "an endpoint", keys: []keyForm{
-	{name: "host", required: true, form: pattern("host", `^([^A-Z*/@:\s.]+\.)*[^A-Z*/@:\s.]+$|^[0-9a-f:.]+$`), doc: "an exact host"},
+	{name: "host", required: true, form: exactHostForm, doc: "an exact host"},
 	{name: "ports", form: listOf(portForm), doc: "its ports", absent: "`[443]`"},
 	{name: "methods", form: listOf(methodForm), doc: "in upper case", absent: "every method"},
 	{name: "paths", form: &form{list: pathForm}, doc: "as in a policy", absent: "every path"},
 }}
 
 var keysInForm = &form{what: "keys_in", extra: object{"minProperties": 1}, keys: []keyForm{
-	{name: "headers", form: &form{list: textForm}, doc: "header fields"},
-	{name: "cookies", form: &form{list: textForm}, doc: "cookies"},
-	{name: "params", form: &form{list: textForm}, doc: "parameters of the query"},
-	{name: "json", form: &form{list: textForm}, doc: "members of a JSON body, with dots between nested ones"},
-	{name: "form", form: &form{list: textForm}, doc: "fields of a form body"},
-	{name: "multipart", form: &form{list: textForm}, doc: "fields of a multipart body"},
+	{name: "headers", form: &form{list: tokenForm}, doc: "header fields"},
+	{name: "cookies", form: &form{list: fieldForm}, doc: "cookies"},
+	{name: "params", form: &form{list: fieldForm}, doc: "parameters of the query"},
+	{name: "json", form: &form{list: fieldForm}, doc: "members of a JSON body, with dots between nested ones"},
+	{name: "form", form: &form{list: fieldForm}, doc: "fields of a form body"},
+	{name: "multipart", form: &form{list: fieldForm}, doc: "fields of a multipart body"},
 }}
 
 var envForm = pattern("variable", `^[A-Z_][A-Z0-9_]{0,63}$`)
 
+// sandboxEnvForm is a variable that may hold a placeholder.
+var sandboxEnvForm = alsoLike(envForm, object{"not": object{"enum": ownEnvs}}, notLike(`^(LD_|SALLYPORT_)|_PROXY$`))
+
 var placeholderForm = &form{what: "placeholder", keys: []keyForm{
-	{name: "env", required: true, form: envForm, doc: "the variable that holds it"},
-	{name: "secret_env", form: envForm, doc: "of types with a pair of keys: the variable that holds the second"},
+	{name: "env", required: true, form: sandboxEnvForm, doc: "the variable that holds it"},
+	{name: "secret_env", form: sandboxEnvForm, doc: "of types with a pair of keys: the variable that holds the second"},
 	{name: "file", form: boolForm, doc: "of type `gcp-service-account`: the variable names a key file that holds it", absent: "`false`"},
 }}
 
@@ -71,20 +84,23 @@ var sourceForm = &form{
 	keys: []keyForm{
 		{name: "file", form: absForm, doc: "a file"},
 		{name: "env", form: pattern("variable", `^[A-Za-z_][A-Za-z0-9_]{0,63}$`), doc: "a variable of the broker's own"},
-		{name: "systemd", form: pattern("name", `^[^./][^/]*$`), doc: "a credential of the broker's unit"},
-		{name: "exec", form: &form{list: textForm}, doc: "a command and its arguments, without a shell"},
+		{name: "systemd", form: alsoLike(pattern("name", `^[^./\x00][^/\x00]*$`), object{"pattern": likeText}), doc: "a credential of the broker's unit"},
+		{name: "exec", form: execForm, doc: "a command and its arguments, without a shell"},
 		{name: "age", form: &form{what: "age", keys: []keyForm{
 			{name: "file", required: true, form: absForm, doc: "a file that is encrypted with age"},
 			{name: "identity", required: true, form: absForm, doc: "the file of the identity that opens it"},
 		}}, doc: "an encrypted file"},
 		{name: "vault", form: vaultForm, doc: "a secret of a Vault server"},
 		{name: "kubernetes", form: kubernetesForm, doc: "a secret of a Kubernetes cluster"},
-		{name: "none", form: boolForm, doc: "there is no secret: a public client of type `oauth2-user`", absent: "`false`"},
+		{name: "none", form: &form{typ: "boolean", extra: object{"const": true}}, doc: "there is no secret: a public client of type `oauth2-user`", absent: "`false`"},
 		{name: "on_error", form: word("refuse", "keep"), doc: "what to do if a secret that was read cannot be read again", absent: "`refuse`"},
 	},
 }
 
-var serverForm = pattern("https address", `^https://[^/]+$`)
+var serverForm = pattern("https address", `^https://[^A-Z/?#@\s*]+$`)
+
+// execForm is a command, an absolute path, and its arguments.
+var execForm = &form{list: alsoLike(textForm, notLike(`\x00`)), extra: object{"prefixItems": []any{object{"type": "string", "pattern": absForm.like}}}}
 
 var vaultForm = &form{
 	what: "vault", extra: object{"oneOf": needsOne("token_file", "approle", "kubernetes")},
@@ -93,30 +109,33 @@ var vaultForm = &form{
 		{name: "mount", form: storeForm, doc: "where the engine is mounted", absent: "`" + vaultMount + "`"},
 		{name: "path", required: true, form: storeForm, doc: "of the secret"},
 		{name: "field", required: true, form: textForm, doc: "of the secret"},
-		{name: "namespace", form: textForm, doc: "of the server"},
+		{name: "namespace", form: printableForm, doc: "of the server"},
 		{name: "cidrs", form: &form{list: cidrForm}, doc: "private ranges in which the server may be"},
 		{name: "token_file", form: absForm, doc: "a way to log in: a token"},
 		{name: "approle", form: &form{what: "approle", keys: []keyForm{
-			{name: "role_id", required: true, form: textForm, doc: "the role"},
+			{name: "role_id", required: true, form: printableForm, doc: "the role"},
 			{name: "secret_id_file", required: true, form: absForm, doc: "the file of its secret id"},
 			{name: "mount", form: storeForm, doc: "of the method", absent: "`approle`"},
 		}}, doc: "a way to log in: a role"},
 		{name: "kubernetes", form: &form{what: "kubernetes", keys: []keyForm{
-			{name: "role", required: true, form: textForm, doc: "the role"},
+			{name: "role", required: true, form: printableForm, doc: "the role"},
 			{name: "token_file", form: absForm, doc: "of the service account"},
 			{name: "mount", form: storeForm, doc: "of the method", absent: "`kubernetes`"},
 		}}, doc: "a way to log in: a service account"},
 	},
 }
 
+// storeStep is one step of a path in a store.
+var storeStep = stepOf(`A-Za-z0-9_-`)
+
 var (
-	storeForm = pattern("path", `^[A-Za-z0-9._/-]+$`)
-	stepForm  = pattern("name", `^[A-Za-z0-9._-]+$`)
+	storeForm = pattern("path", `^`+storeStep+`(/`+storeStep+`)*$`)
+	stepForm  = pattern("name", `^`+storeStep+`$`)
 )
 
-var kubernetesForm = &form{what: "kubernetes", extra: object{"anyOf": []any{
-	object{"required": []string{"mount"}}, object{"required": []string{"namespace", "secret"}},
-}}, keys: []keyForm{
+var kubernetesForm = &form{what: "kubernetes", extra: object{
+	"if": needsAll("mount"), "then": without("namespace", "secret", "api", "token_file", "cidrs"), "else": needsAll("namespace", "secret"),
+}, keys: []keyForm{
 	{name: "key", required: true, form: stepForm, doc: "of the secret"},
 	{name: "mount", form: absForm, doc: "the directory that it is mounted at"},
 	{name: "namespace", form: stepForm, doc: "where it is not mounted: its namespace"},
@@ -126,18 +145,22 @@ var kubernetesForm = &form{what: "kubernetes", extra: object{"anyOf": []any{
 	{name: "cidrs", form: &form{list: cidrForm}, doc: "private ranges in which the server may be"},
 }}
 
-// anyForm is a value that the reader judges alone.
-var anyForm = &form{as: "see [credentials.md](credentials.md)", extra: object{"not": object{"type": "null"}}}
-
 // settingsForm are the settings of a type of credential, nil if it has none. They
 // are taken from the reader's own table.
 func settingsForm(x *scheme) *form {
 	if x.keys == nil {
 		return nil
 	}
-	out := &form{what: string(x.name)}
-	for _, k := range x.keys(&file{}, &Scheme{Type: x.name}) {
-		out.keys = append(out.keys, keyForm{name: k.name, required: k.required, form: anyForm, doc: "of type `" + string(x.name) + "`"})
+	out := keysForm(string(x.name), "of type `"+string(x.name)+"`", x.keys(&file{}, &Scheme{Type: x.name}))
+	out.extra = x.together
+	return out
+}
+
+// keysForm is a mapping with the keys of a table of the reader's.
+func keysForm(what, doc string, keys []key) *form {
+	out := &form{what: what}
+	for _, k := range keys {
+		out.keys = append(out.keys, keyForm{name: k.name, required: k.required, form: k.form, doc: doc})
 	}
 	return out
 }

@@ -24,8 +24,8 @@ func gitHubAppKeys(f *file, s *Scheme) []key {
 	api, installation := gitHubAPI, ""
 	where := func() { s.GitHubApp.TokenURL = api + "/app/installations/" + installation + "/access_tokens" }
 	return []key{
-		{name: "app", required: true, read: f.headerText(&s.GitHubApp.App)},
-		{name: "installation", required: true, read: func(n ast.Node) {
+		{name: "app", required: true, read: f.headerText(&s.GitHubApp.App), form: printableForm},
+		{name: "installation", required: true, form: countForm, read: func(n ast.Node) {
 			x, ok := n.(*ast.IntegerNode)
 			id, err := strconv.ParseUint(n.GetToken().Value, 10, 63)
 			if !ok || x.Token.Type != token.IntegerType || err != nil || id == 0 {
@@ -35,17 +35,17 @@ func gitHubAppKeys(f *file, s *Scheme) []key {
 			installation = x.Token.Value
 			where()
 		}},
-		{name: "api", read: func(n ast.Node) {
+		{name: "api", form: urlForm, read: func(n ast.Node) {
 			f.httpsURL(&api)(n)
 			where()
 		}},
-		{name: "repositories", read: f.strs(func(n ast.Node, name string) {
+		{name: "repositories", form: &form{list: pattern("name of a repository", `^[A-Za-z0-9._-]{1,100}$`)}, read: f.strs(func(n ast.Node, name string) {
 			if !isRepository(name) {
 				f.errorf(n, "%q is not the name of a repository; leave its owner out", name)
 			}
 			s.GitHubApp.Repositories = append(s.GitHubApp.Repositories, name)
 		})},
-		{name: "permissions", required: true, read: f.permissions(&s.GitHubApp.Permissions)},
+		{name: "permissions", required: true, read: f.permissions(&s.GitHubApp.Permissions), form: mappingOf(word("read", "write", "admin"), nil)},
 	}
 }
 

@@ -119,15 +119,15 @@ func hmacKeys(f *file, s *Scheme) []key {
 	h.Algorithm, h.Encoding, h.Time, h.Key = "sha256", "hex", "unix", "raw"
 	h.Value = Template{{Name: "signature"}}
 	return []key{
-		{name: "header", required: true, read: f.headerName(&h.Header)},
-		{name: "template", required: true, read: f.template(&h.Template, signedNames)},
-		{name: "algorithm", read: f.word([]string{"sha1", "sha256", "sha384", "sha512"}, func(w string) { h.Algorithm = w })},
-		{name: "encoding", read: f.word([]string{"hex", "base64"}, func(w string) { h.Encoding = w })},
-		{name: "value", read: f.template(&h.Value, append([]string{"signature"}, setNames...))},
-		{name: "set", read: f.setTemplates(&h.Set)},
-		{name: "time", read: f.word([]string{"unix", "unix_ms", "rfc3339", "http"}, func(w string) { h.Time = w })},
-		{name: "key", read: f.word([]string{"raw", "hex", "base64"}, func(w string) { h.Key = w })},
-		{name: "key_id", read: f.headerText(&h.KeyID)},
+		{name: "header", required: true, read: f.headerName(&h.Header), form: headerForm},
+		{name: "template", required: true, read: f.template(&h.Template, signedNames), form: templateForm(signedNames, signedNames)},
+		{name: "algorithm", read: f.word([]string{"sha1", "sha256", "sha384", "sha512"}, func(w string) { h.Algorithm = w }), form: word("sha1", "sha256", "sha384", "sha512")},
+		{name: "encoding", read: f.word([]string{"hex", "base64"}, func(w string) { h.Encoding = w }), form: word("hex", "base64")},
+		{name: "value", read: f.template(&h.Value, append([]string{"signature"}, setNames...)), form: templateForm(append([]string{"signature"}, setNames...), []string{"signature"})},
+		{name: "set", read: f.setTemplates(&h.Set), form: mappingOf(templateForm(setNames, nil), object{"pattern": tokenForm.like, "not": object{"pattern": anyCase(framing)}})},
+		{name: "time", read: f.word([]string{"unix", "unix_ms", "rfc3339", "http"}, func(w string) { h.Time = w }), form: word("unix", "unix_ms", "rfc3339", "http")},
+		{name: "key", read: f.word([]string{"raw", "hex", "base64"}, func(w string) { h.Key = w }), form: word("raw", "hex", "base64")},
+		{name: "key_id", read: f.headerText(&h.KeyID), form: printableForm},
 	}
 }
 

@@ -33,14 +33,19 @@ const (
 
 func oauth2ClientKeys(f *file, s *Scheme) []key {
 	return []key{
-		{name: "token_url", required: true, read: f.httpsURL(&s.OAuth2.TokenURL)},
-		{name: "client_id", required: true, read: f.headerText(&s.OAuth2.ClientID)},
-		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes)},
-		{name: "audience", read: f.headerText(&s.OAuth2.Audience)},
-		{name: "auth", read: f.word([]string{ClientBasic, ClientPost, PrivateKeyJWT}, func(w string) { s.OAuth2.Auth = w })},
-		{name: "algorithm", read: f.assertionAlgorithm(s)},
-		{name: "key_id", read: f.headerText(&s.OAuth2.KeyID)},
+		{name: "token_url", required: true, read: f.httpsURL(&s.OAuth2.TokenURL), form: urlForm},
+		{name: "client_id", required: true, read: f.headerText(&s.OAuth2.ClientID), form: printableForm},
+		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes), form: listOf(scopeForm)},
+		{name: "audience", read: f.headerText(&s.OAuth2.Audience), form: printableForm},
+		{name: "auth", read: f.word([]string{ClientBasic, ClientPost, PrivateKeyJWT}, func(w string) { s.OAuth2.Auth = w }), form: word(ClientBasic, ClientPost, PrivateKeyJWT)},
+		{name: "algorithm", read: f.assertionAlgorithm(s), form: word(jwtAlgorithms[3:]...)},
+		{name: "key_id", read: f.headerText(&s.OAuth2.KeyID), form: printableForm},
 	}
+}
+
+// oauth2ClientTogether is what checkOAuth2Client says.
+var oauth2ClientTogether = object{
+	"if": has("auth", PrivateKeyJWT), "then": needsAll("algorithm"), "else": without("algorithm", "key_id"),
 }
 
 // checkOAuth2Client refuses settings that go with another way to show who a
@@ -57,22 +62,22 @@ func checkOAuth2Client(f *file, s *Scheme, n ast.Node) {
 
 func oauth2RefreshKeys(f *file, s *Scheme) []key {
 	return []key{
-		{name: "token_url", required: true, read: f.httpsURL(&s.OAuth2.TokenURL)},
-		{name: "client_id", read: f.headerText(&s.OAuth2.ClientID)},
-		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes)},
-		{name: "auth", read: f.word([]string{ClientBasic, ClientPost}, func(w string) { s.OAuth2.Auth = w })},
+		{name: "token_url", required: true, read: f.httpsURL(&s.OAuth2.TokenURL), form: urlForm},
+		{name: "client_id", read: f.headerText(&s.OAuth2.ClientID), form: printableForm},
+		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes), form: listOf(scopeForm)},
+		{name: "auth", read: f.word([]string{ClientBasic, ClientPost}, func(w string) { s.OAuth2.Auth = w }), form: word(ClientBasic, ClientPost)},
 	}
 }
 
 func oauth2JWTKeys(f *file, s *Scheme) []key {
 	return []key{
-		{name: "token_url", required: true, read: f.httpsURL(&s.OAuth2.TokenURL)},
-		{name: "issuer", required: true, read: f.headerText(&s.OAuth2.Issuer)},
-		{name: "algorithm", required: true, read: f.assertionAlgorithm(s)},
-		{name: "subject", read: f.headerText(&s.OAuth2.Subject)},
-		{name: "audience", read: f.headerText(&s.OAuth2.Audience)},
-		{name: "key_id", read: f.headerText(&s.OAuth2.KeyID)},
-		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes)},
+		{name: "token_url", required: true, read: f.httpsURL(&s.OAuth2.TokenURL), form: urlForm},
+		{name: "issuer", required: true, read: f.headerText(&s.OAuth2.Issuer), form: printableForm},
+		{name: "algorithm", required: true, read: f.assertionAlgorithm(s), form: word(jwtAlgorithms[3:]...)},
+		{name: "subject", read: f.headerText(&s.OAuth2.Subject), form: printableForm},
+		{name: "audience", read: f.headerText(&s.OAuth2.Audience), form: printableForm},
+		{name: "key_id", read: f.headerText(&s.OAuth2.KeyID), form: printableForm},
+		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes), form: listOf(scopeForm)},
 	}
 }
 
@@ -98,12 +103,21 @@ const googleTokenURL = "https://oauth2.googleapis.com/token" //nolint:gosec // a
 func googleKeys(f *file, s *Scheme) []key {
 	s.Google.Token, s.OAuth2.TokenURL = GoogleAccess, googleTokenURL
 	return []key{
-		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes)},
-		{name: "token", read: f.word([]string{GoogleAccess, GoogleSelfSigned, GoogleID}, func(w string) { s.Google.Token = w })},
-		{name: "audience", read: f.headerText(&s.OAuth2.Audience)},
-		{name: "subject", read: f.headerText(&s.OAuth2.Subject)},
-		{name: "token_url", read: f.httpsURL(&s.OAuth2.TokenURL)},
+		{name: "scopes", read: f.scopes(&s.OAuth2.Scopes), form: listOf(scopeForm)},
+		{name: "token", read: f.word([]string{GoogleAccess, GoogleSelfSigned, GoogleID}, func(w string) { s.Google.Token = w }), form: word(GoogleAccess, GoogleSelfSigned, GoogleID)},
+		{name: "audience", read: f.headerText(&s.OAuth2.Audience), form: printableForm},
+		{name: "subject", read: f.headerText(&s.OAuth2.Subject), form: printableForm},
+		{name: "token_url", read: f.httpsURL(&s.OAuth2.TokenURL), form: urlForm},
 	}
+}
+
+// googleTogether is what checkGoogle says.
+var googleTogether = object{
+	"if":   object{"properties": object{"token": object{"const": GoogleAccess}}},
+	"then": object{"required": []string{"scopes"}, "properties": object{"audience": false}},
+	"else": object{"allOf": []any{
+		without("subject"), object{"oneOf": needsOne("scopes", "audience")}, when(has("token", GoogleID), needsAll("audience")),
+	}},
 }
 
 func checkGoogle(f *file, s *Scheme, n ast.Node) {

@@ -24,11 +24,11 @@ const (
 
 func oauth2UserKeys(f *file, s *Scheme) []key {
 	return []key{
-		{name: "token_url", required: true, read: f.httpsURL(&s.OAuth2.TokenURL)},
-		{name: "device_url", read: f.httpsURL(&s.OAuth2.DeviceURL)},
-		{name: "client_id", required: true, read: f.headerText(&s.OAuth2.ClientID)},
-		{name: "auth", required: true, read: f.word([]string{PublicClient, ClientBasic, ClientPost}, func(w string) { s.OAuth2.Auth = w })},
-		{name: "grants", required: true, read: f.strs(func(n ast.Node, w string) {
+		{name: "token_url", required: true, read: f.httpsURL(&s.OAuth2.TokenURL), form: urlForm},
+		{name: "device_url", read: f.httpsURL(&s.OAuth2.DeviceURL), form: urlForm},
+		{name: "client_id", required: true, read: f.headerText(&s.OAuth2.ClientID), form: printableForm},
+		{name: "auth", required: true, read: f.word([]string{PublicClient, ClientBasic, ClientPost}, func(w string) { s.OAuth2.Auth = w }), form: word(PublicClient, ClientBasic, ClientPost)},
+		{name: "grants", required: true, form: listOf(word(DeviceCode, AuthorizationCode, RefreshToken)), read: f.strs(func(n ast.Node, w string) {
 			known := []string{DeviceCode, AuthorizationCode, RefreshToken}
 			switch {
 			case !slices.Contains(known, w):
@@ -39,8 +39,18 @@ func oauth2UserKeys(f *file, s *Scheme) []key {
 				s.OAuth2.Grants = append(s.OAuth2.Grants, w)
 			}
 		})},
-		{name: "scopes", required: true, read: f.scopes(&s.OAuth2.Scopes)},
+		{name: "scopes", required: true, read: f.scopes(&s.OAuth2.Scopes), form: listOf(scopeForm)},
 	}
+}
+
+// oauth2UserTogether is what of checkOAuth2User a schema can say.
+var oauth2UserTogether = object{"allOf": []any{
+	object{"if": grantsHave(DeviceCode), "then": needsAll("device_url"), "else": without("device_url")},
+	object{"anyOf": []any{grantsHave(DeviceCode), grantsHave(AuthorizationCode)}},
+}}
+
+func grantsHave(grant string) object {
+	return object{"properties": object{"grants": object{"contains": object{"const": grant}}}}
 }
 
 func checkOAuth2User(f *file, s *Scheme, n ast.Node) {

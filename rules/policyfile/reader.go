@@ -17,6 +17,7 @@ type key struct {
 	name     string
 	read     func(ast.Node)
 	required bool
+	form     *form // what the schema says of it; only the settings of credentials have it here
 }
 
 // place returns where a node begins.

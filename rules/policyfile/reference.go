@@ -47,7 +47,7 @@ func (f *form) kind() string {
 		return "list of mappings"
 	case f.list != nil:
 		return "list of " + f.list.kind()
-	case f.words != nil:
+	case f.words != nil && f.as == "":
 		return "`" + strings.Join(f.words, "` or `") + "`"
 	case f.typ == "boolean":
 		return "`true` or `false`"

@@ -70,16 +70,40 @@ var azureContainer = regexp.MustCompile(`^([a-z0-9](-?[a-z0-9]){2,62}|\$root|\$w
 func sasKeys(f *file, s *Scheme) []key {
 	s.SAS.Life = sasLife
 	return []key{
-		{name: "account", required: true, read: f.azureAccount(&s.SAS.Account)},
-		{name: "scope", required: true, read: f.word([]string{SASAccount, SASContainer, SASBlob}, func(w string) { s.SAS.Scope = w })},
-		{name: "permissions", required: true, read: f.letters(&s.SAS.Permissions, sasPermissions)},
-		{name: "container", read: f.matching(&s.SAS.Container, azureContainer,
+		{name: "account", required: true, read: f.azureAccount(&s.SAS.Account), form: pattern("account", azureAccount.String())},
+		{name: "scope", required: true, read: f.word([]string{SASAccount, SASContainer, SASBlob}, func(w string) { s.SAS.Scope = w }), form: word(SASAccount, SASContainer, SASBlob)},
+		{name: "permissions", required: true, read: f.letters(&s.SAS.Permissions, sasPermissions), form: wordsOf(sasPermissions)},
+		{name: "container", form: pattern("name of a container", azureContainer.String()), read: f.matching(&s.SAS.Container, azureContainer,
 			"the name of a container: 3 to 63 lower-case letters, digits and single hyphens between them")},
-		{name: "services", read: f.letters(&s.SAS.Services, sasServices)},
-		{name: "resources", read: f.letters(&s.SAS.Resources, sasResources)},
-		{name: "life", read: f.seconds(&s.SAS.Life, 60, 3600)},
-		{name: "ip", read: f.sasIP(&s.SAS.IP)},
+		{name: "services", read: f.letters(&s.SAS.Services, sasServices), form: wordsOf(sasServices)},
+		{name: "resources", read: f.letters(&s.SAS.Resources, sasResources), form: wordsOf(sasResources)},
+		{name: "life", read: f.seconds(&s.SAS.Life, 60, 3600), form: numberForm(60, 3600)},
+		{name: "ip", read: f.sasIP(&s.SAS.IP), form: pattern("IPv4 address or range", sasIPLike)},
 	}
+}
+
+// sasIPLike is text that can be an IPv4 address, or two.
+const sasIPLike = `^` + likeIPv4 + `(-` + likeIPv4 + `)?$`
+
+// sasTogether is what checkSAS says.
+var sasTogether = object{
+	"if":   has("scope", SASAccount),
+	"then": object{"required": []string{"services", "resources"}, "properties": object{"container": false}},
+	"else": object{"required": []string{"container"}, "properties": object{"services": false, "resources": false}},
+	"allOf": []any{
+		sasLacks(SASAccount), sasLacks(SASContainer), sasLacks(SASBlob),
+	},
+}
+
+// sasLacks refuses the permissions that there are not in a scope.
+func sasLacks(scope string) object {
+	var words []string
+	for _, l := range sasPermissions {
+		if strings.Contains(sasOrders[scope], l.letter) {
+			words = append(words, l.word)
+		}
+	}
+	return when(has("scope", scope), object{"properties": object{"permissions": object{"items": object{"enum": words}}}})
 }
 
 // checkSAS holds the settings against the scope, and puts the permissions into order.

@@ -8,9 +8,9 @@ import (
 )
 
 // Schema returns the JSON Schema (draft 2020-12) of policy and credential files,
-// for editors. What takes more than one look at one value is not in it: the
-// spelling of hosts, public suffixes, ids and credentials that have to be known,
-// what rules say together, statements and tests.
+// for editors. It accepts what loads, and no more than it must: public suffixes,
+// IDNA, other files, ids and credentials that have to be known, what rules say
+// together, statements and tests are the loader's alone.
 func Schema() ([]byte, error) {
 	kinds := []struct {
 		kind, def string

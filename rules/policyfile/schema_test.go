@@ -100,13 +100,18 @@ type setting struct {
 	blind bool // nothing is there in which anything could be detected
 }
 
+// kindOf reports whether a file, in YAML or JSON, says to be of a kind.
+func kindOf(data []byte, kind string) bool {
+	return bytes.Contains(data, []byte("kind: "+kind)) || bytes.Contains(data, []byte(`"kind": "`+kind+`"`))
+}
+
 // load reads the main file of a setting as what it says to be.
 func (s *setting) load() error {
-	if bytes.Contains(s.main, []byte("kind: Credential")) {
+	if kindOf(s.main, "Credential") {
 		_, err := policyfile.ParseCredential("main.yaml", s.main)
 		return err
 	}
-	if bytes.Contains(s.main, []byte("kind: Gateway")) {
+	if kindOf(s.main, "Gateway") {
 		_, err := policyfile.ParseGateway("main.yaml", s.main)
 		return err
 	}

@@ -1,7 +1,6 @@
 package policyfile
 
 import (
-	"net/textproto"
 	"net/url"
 	"regexp"
 	"slices"
@@ -106,6 +105,8 @@ type scheme struct {
 	check func(*file, *Scheme, ast.Node)
 	// optional says that the settings may be left out.
 	optional bool
+	// together is what check says, as far as a schema can say it.
+	together object
 }
 
 // schemes is the list of types: one line each.
@@ -114,18 +115,18 @@ var schemes = []scheme{
 	{name: Header, keys: headerKeys},
 	{name: Basic, keys: basicKeys},
 	{name: Query, keys: queryKeys},
-	{name: Body, keys: bodyKeys},
+	{name: Body, keys: bodyKeys, together: object{"minProperties": 1}},
 	{name: AWSSigV4, keys: awsKeys},
 	{name: JSONWebToken, keys: jwtKeys},
 	{name: GitHub, keys: gitHubAppKeys},
-	{name: OAuth2Client, keys: oauth2ClientKeys, check: checkOAuth2Client},
+	{name: OAuth2Client, keys: oauth2ClientKeys, check: checkOAuth2Client, together: oauth2ClientTogether},
 	{name: OAuth2Refresh, keys: oauth2RefreshKeys},
 	{name: OAuth2JWT, keys: oauth2JWTKeys},
-	{name: OAuth2User, keys: oauth2UserKeys, check: checkOAuth2User},
-	{name: GCPServiceAccount, keys: googleKeys, check: checkGoogle},
+	{name: OAuth2User, keys: oauth2UserKeys, check: checkOAuth2User, together: oauth2UserTogether},
+	{name: GCPServiceAccount, keys: googleKeys, check: checkGoogle, together: googleTogether},
 	{name: HMACSigned, keys: hmacKeys, check: checkHMAC},
 	{name: AzureStorage, keys: azureKeys},
-	{name: AzureSAS, keys: sasKeys, check: checkSAS, optional: true},
+	{name: AzureSAS, keys: sasKeys, check: checkSAS, optional: true, together: sasTogether},
 	{name: TencentTC3, keys: tencentKeys},
 	{name: AlibabaACS3},
 	{name: VolcengineV4, keys: volcengineKeys},
@@ -169,13 +170,13 @@ func (f *file) settings(dst *Scheme, found map[string]ast.Node, root ast.Node) {
 
 func headerKeys(f *file, s *Scheme) []key {
 	return []key{
-		{name: "name", required: true, read: f.headerName(&s.Header)},
-		{name: "prefix", read: f.headerText(&s.Prefix)},
+		{name: "name", required: true, read: f.headerName(&s.Header), form: headerForm},
+		{name: "prefix", read: f.headerText(&s.Prefix), form: printableForm},
 	}
 }
 
 func basicKeys(f *file, s *Scheme) []key {
-	return []key{{name: "username", required: true, read: func(n ast.Node) {
+	return []key{{name: "username", required: true, form: alsoLike(printableForm, notLike(":")), read: func(n ast.Node) {
 		f.headerText(&s.Username)(n)
 		if strings.Contains(s.Username, ":") {
 			f.errorf(n, "a user name has no colon (RFC 7617)")
@@ -185,7 +186,7 @@ func basicKeys(f *file, s *Scheme) []key {
 
 func queryKeys(f *file, s *Scheme) []key {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
-	return []key{{name: "param", required: true, read: func(n ast.Node) {
+	return []key{{name: "param", required: true, form: paramForm, read: func(n ast.Node) {
 		f.str(&s.Param)(n)
 		if strings.Trim(s.Param, plain) != "" {
 			f.errorf(n, "%q is not the name of a parameter: use letters, digits, -, ., _ and ~", s.Param)
@@ -205,10 +206,10 @@ const jwtLife = 300
 func jwtKeys(f *file, s *Scheme) []key {
 	s.JWT.Life = jwtLife
 	return []key{
-		{name: "algorithm", required: true, read: f.word(jwtAlgorithms, func(w string) { s.JWT.Algorithm = w })},
-		{name: "key_id", read: f.headerText(&s.JWT.KeyID)},
-		{name: "life", read: f.seconds(&s.JWT.Life, 1, 3600)},
-		{name: "claims", required: true, read: f.claims(&s.JWT.Claims)},
+		{name: "algorithm", required: true, read: f.word(jwtAlgorithms, func(w string) { s.JWT.Algorithm = w }), form: word(jwtAlgorithms...)},
+		{name: "key_id", read: f.headerText(&s.JWT.KeyID), form: printableForm},
+		{name: "life", read: f.seconds(&s.JWT.Life, 1, 3600), form: numberForm(1, 3600)},
+		{name: "claims", required: true, read: f.claims(&s.JWT.Claims), form: mappingOf(textForm, object{"not": object{"enum": []string{"iat", "exp", "nbf", "jti"}}})},
 	}
 }
 
@@ -360,9 +361,9 @@ func (f *file) headerName(dst *string) func(ast.Node) {
 
 // fieldName returns the canonical name of such a header.
 func (f *file) fieldName(n ast.Node, s string) string {
-	right := textproto.CanonicalMIMEHeaderKey(s)
+	right := rules.CanonicalHeader(s)
 	switch {
-	case !rules.IsToken(s): // RFC 9110 section 5.1
+	case right == "" || len(s) > maxFieldName: // RFC 9110 section 5.1
 		f.errorf(n, "%q is not the name of a header", s)
 	case frames(right):
 		f.errorf(n, "%s belongs to the connection or the message, and cannot hold a credential", right)
@@ -370,15 +371,19 @@ func (f *file) fieldName(n ast.Node, s string) string {
 	return right
 }
 
-// frames reports headers that say how a message travels: one that was put into
-// them would change what the origin reads, or be lost on the way.
+// framing are headers that say how a message travels: what was put into one of them
+// would change what the origin reads, or be lost on the way. A hyphen at the end
+// stands for all that begin so.
+var framing = []string{
+	"Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Te", "Trailer", "Upgrade",
+	"Expect", "Via", "Forwarded", "Date", "Content-Type", "Content-Encoding", "Accept-Encoding", "Range",
+	"Proxy-", "X-Forwarded-", "Sallyport-",
+}
+
 func frames(h string) bool {
-	switch h {
-	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Te", "Trailer", "Upgrade",
-		"Expect", "Via", "Forwarded", "Date", "Content-Type", "Content-Encoding", "Accept-Encoding", "Range":
-		return true
-	}
-	return strings.HasPrefix(h, "Proxy-") || strings.HasPrefix(h, "X-Forwarded-") || strings.HasPrefix(h, "Sallyport-")
+	return slices.ContainsFunc(framing, func(s string) bool {
+		return h == s || strings.HasSuffix(s, "-") && strings.HasPrefix(h, s)
+	})
 }
 
 // headerText reads text that goes into a header: printable ASCII.
