@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 
-	"sallyport/rules"
 	"sallyport/rules/gate"
 )
 
@@ -26,7 +25,7 @@ type Keeper interface {
 
 // keep begins to take copies of an admitted request, if its rule says so.
 func (x *exchange) keep() {
-	if x.cfg.Keep != nil && x.pass.Decision().Log > rules.LogMetadata {
+	if x.cfg.Keep != nil && x.pass.Decision().Log.Bodies() {
 		x.kept = x.cfg.Keep(x.pass, x.in)
 	}
 }

@@ -104,14 +104,14 @@ func (c *compiler) checkLimits(l *Limits) {
 	}
 }
 
-// Captures reports whether a rule says to log more of a request than what
-// always is, and names the first that does.
+// Captures reports whether a rule says to keep bodies, and names the first that
+// does.
 func (p *Policy) Captures() (rule string, ok bool) {
 	if p == nil {
 		return "", false
 	}
 	for i := range p.rules {
-		if r := &p.rules[i]; r.Log > LogMetadata {
+		if r := &p.rules[i]; r.Log.Bodies() {
 			return r.ID, true
 		}
 	}

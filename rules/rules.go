@@ -193,3 +193,6 @@ const (
 	LogRequestResponse
 	LogNone
 )
+
+// Bodies reports a level at which bodies are kept.
+func (l LogLevel) Bodies() bool { return l == LogRequest || l == LogRequestResponse }
