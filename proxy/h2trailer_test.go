@@ -1,0 +1,67 @@
+package proxy_test
+
+import (
+	"crypto/tls"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"sallyport/audit"
+)
+
+// TestTrailersOfH2 is DS-04 and HW-14: a trailer over the bound of a head resets its
+// stream, of whose request the origin does not see the end, and which is recorded as
+// broken off; the connection serves others. One within the bound goes through.
+func TestTrailersOfH2(t *testing.T) {
+	type end struct {
+		err     error
+		trailer string
+	}
+	for _, w := range ways() {
+		if !w.h2 {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			begun, ends := make(chan struct{}), make(chan end, 1)
+			l.serveOrigin("ok.test", true, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				_, err := io.ReadFull(r.Body, make([]byte, len("body")))
+				begun <- struct{}{}
+				if err == nil {
+					_, err = io.Copy(io.Discard, r.Body)
+				}
+				ends <- end{err, r.Trailer.Get("X-Up")}
+			}))
+			c, err := w.open(l, t.Context(), "ok.test:443")
+			must(t, err)
+			defer c.Close()
+			tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2"}})
+			must(t, err)
+			f := newFrames(t, tc)
+			must(t, f.WriteSettings())
+			post := append(pseudo("POST", "https", "ok.test", "/v1/x"), field("trailer", "x-up"))
+			for i, tt := range []struct {
+				octets int
+				want   string
+			}{{32 << 10, "200"}, {80 << 10, "reset"}, {1 << 10, "200"}} {
+				id := uint32(2*i + 1)
+				f.begin(id, false, post...)
+				must(t, f.WriteData(id, false, []byte("body")))
+				<-begun
+				f.head(id, field("x-up", strings.Repeat("x", tt.octets)))
+				if got := f.result(); got != tt.want {
+					t.Errorf("a trailer of %d octets: %s, want %s", tt.octets, got, tt.want)
+				}
+				saw := <-ends
+				records := l.log.await(t, 2)
+				if len(records) != 2 || records[1].Kind != audit.Done {
+					t.Fatalf("records %+v", linesOf(records))
+				}
+				if whole := tt.want == "200"; whole != (saw.err == nil) || whole != (len(saw.trailer) == tt.octets) || whole != (records[1].Error == "") {
+					t.Errorf("a trailer of %d octets: the origin saw %v and %d octets of it, the record says %q", tt.octets, saw.err, len(saw.trailer), records[1].Error)
+				}
+			}
+		})
+	}
+}
