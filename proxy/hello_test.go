@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ func (c earlyConn) Write(b []byte) (int, error) {
 	}
 	*c.sent = true
 	early := append([]byte{23, 3, 3, 0, byte(len(get))}, get...)
-	if _, err := c.Conn.Write(append(b[:len(b):len(b)], early...)); err != nil {
+	if _, err := c.Conn.Write(append(slices.Clip(b), early...)); err != nil {
 		return 0, err
 	}
 	return len(b), nil

@@ -43,7 +43,7 @@ func TestCatalogueIsTested(t *testing.T) {
 			cited[strings.Replace(found, "-", "", 1)] = true
 		}
 	}
-	for _, want := range strings.Fields(catalogue) {
+	for want := range strings.FieldsSeq(catalogue) {
 		if !cited[strings.Replace(want, "-", "", 1)] {
 			t.Errorf("no test cites %s", want)
 		}
