@@ -325,8 +325,8 @@ func printReplay(w io.Writer, r *replay) {
 			}
 		}
 	}
-	fmt.Fprintf(w, "%d recorded requests: %d the same, %d newly allowed, %d newly denied, %d with another credential, %d undecided\n",
-		r.Replayed, r.Same, counts["newly_allowed"], counts["newly_denied"], counts["credential"], counts["undecided"])
+	printWrapped(w, "", fmt.Sprintf("%d recorded requests: %d the same, %d newly allowed, %d newly denied, %d with another credential, %d undecided",
+		r.Replayed, r.Same, counts["newly_allowed"], counts["newly_denied"], counts["credential"], counts["undecided"]))
 	if r.Otherwise > 0 {
 		printWrapped(w, "", fmt.Sprintf("%d of them were decided in another way than %s decides now: another policy was in force.", r.Otherwise, r.Old.File))
 	}

@@ -18,6 +18,7 @@ func TestPolicyFitsAPage(t *testing.T) {
 	must(t, os.Mkdir(dir, 0o755))
 	t.Chdir(dir)
 	must(t, os.Mkdir("creds", 0o755))
+	writeTutorialLog(t, "log")
 	for _, name := range []string{"short", long} {
 		text := fmt.Sprintf(`apiVersion: sallyport/v1
 kind: Policy
@@ -34,6 +35,8 @@ never: [{hosts: [%[1]s.example.com, "*.b.example.com"], methods: [DELETE, PATCH]
 			{"show", name + ".yaml"},
 			{"prove", name + ".yaml"},
 			{"test", name + ".yaml"},
+			{"lint", name + ".yaml"},
+			{"suggest", "--from", "log", "-p", name + ".yaml"},
 			{"explain", "-p", name + ".yaml", "https://api.example.com/b"},
 		} {
 			args = append([]string{"policy", args[0], "--credentials", "creds"}, args[1:]...)
@@ -41,6 +44,9 @@ never: [{hosts: [%[1]s.example.com, "*.b.example.com"], methods: [DELETE, PATCH]
 			isJSON(t, append(args, "-o", "json"))
 		}
 	}
+	fits(t, []string{"policy", "diff", "--credentials", "creds", "short.yaml", "short.yaml"})
+	fitsWith(t, 1, []string{"policy", "diff", "--credentials", "creds", "short.yaml", long + ".yaml"})
+	fits(t, []string{"policy", "diff", "--credentials", "creds", "short.yaml", long + ".yaml", "--replay", "log"})
 	fits(t, []string{"preset", "ls"})
 	for _, ref := range preset.Refs() {
 		fits(t, []string{"preset", "show", ref})
@@ -68,6 +74,39 @@ func TestPrintFit(t *testing.T) {
 		must(t, printFit(&b, tt.rows))
 		if b.String() != tt.want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, b.String(), tt.want)
+		}
+	}
+}
+
+// TestReloadHintsWhatToType: of what was refused, reload tells the file to lint, or, of
+// an effective policy that has none, that one has to be named; of what is in force, nothing.
+func TestReloadHintsWhatToType(t *testing.T) {
+	tests := map[string]struct {
+		out  reloadOut
+		want string
+	}{
+		"in force": {reloadOut{Credentials: "ok", Runs: []reloadedRun{{Cell: "c1", Outcome: kept, File: "p.yaml"}}}, ""},
+		"refused": {
+			reloadOut{Credentials: "ok", Runs: []reloadedRun{{Cell: "c1", Outcome: refused, File: "p.yaml", Error: "p.yaml:1:1: empty"}}},
+			"sallyport: error: cell c1 keeps its policy: p.yaml:1:1: empty\nsallyport: hint: sallyport policy lint p.yaml\n",
+		},
+		"refused without a file": {
+			reloadOut{Credentials: "ok", Runs: []reloadedRun{{Cell: "c1", Outcome: refused, Error: "gone"}}},
+			"sallyport: error: cell c1 keeps its policy: gone\nsallyport: hint: sallyport policy lint FILE\n",
+		},
+		"credentials": {
+			reloadOut{Credentials: "c.yaml:1:1: empty"},
+			"sallyport: error: the credentials stay as they were: c.yaml:1:1: empty\nsallyport: hint: sallyport credential ls\n",
+		},
+	}
+	for name, tt := range tests {
+		var out, errs strings.Builder
+		must(t, printReload(&out, &errs, tt.out))
+		if errs.String() != tt.want {
+			t.Errorf("%s: %s\nwant %s", name, errs.String(), tt.want)
+		}
+		if tt.out.ok() != (tt.want == "") {
+			t.Errorf("%s: ok is %v", name, tt.out.ok())
 		}
 	}
 }
