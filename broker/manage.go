@@ -145,9 +145,11 @@ func (s *Server) test(ctx context.Context, in Named) (Tested, error) {
 	}
 	out := Tested{
 		Name: b.name, Type: b.kind, Source: b.source.String(), Method: req.Method, Endpoint: req.Endpoint.String(), Path: req.Path.String(),
-		Headers: slices.Sorted(maps.Keys(ch.Set)), Params: slices.Sorted(maps.Keys(ch.Query)),
+		Headers: slices.AppendSeq([]string{}, maps.Keys(ch.Set)), Params: slices.AppendSeq([]string{}, maps.Keys(ch.Query)),
 		Micros: s.cfg.Now().Sub(began).Microseconds(),
 	}
+	slices.Sort(out.Headers)
+	slices.Sort(out.Params)
 	for _, f := range b.doc.Body {
 		out.Fields = append(out.Fields, f.Kind+" "+f.Name)
 	}

@@ -3,12 +3,14 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"sallyport/audit/query"
 	"sallyport/rules/policyfile"
 )
 
@@ -42,6 +44,10 @@ func credentialNamed(files []policyfile.Credential, name string) (policyfile.Cre
 	return files[i], nil
 }
 
+// judged is what a command found that may be bad: the exit code says so, whichever
+// way it was printed.
+type judged interface{ fault() error }
+
 // credentialCommand is a command about one credential, or about all of them, that
 // prints what it finds as text or JSON.
 func credentialCommand[T any](c *cobra.Command, args int, find func(*cobra.Command, []string) (T, error), text func(io.Writer, T) error) *cobra.Command {
@@ -56,10 +62,14 @@ func credentialCommand[T any](c *cobra.Command, args int, find func(*cobra.Comma
 		case err != nil:
 			return err
 		case asJSON:
-			return printJSON(c.OutOrStdout(), out)
+			err = printJSON(c.OutOrStdout(), out)
 		default:
-			return text(c.OutOrStdout(), out)
+			err = text(c.OutOrStdout(), out)
 		}
+		if j, ok := any(out).(judged); ok && err == nil {
+			err = j.fault()
+		}
+		return err
 	}
 	addOutput(c)
 	return c
@@ -77,6 +87,7 @@ type credentialOut struct {
 	Asks        []string      `json:"asks"` // what the broker itself asks for it
 	Where       string        `json:"where"`
 	Digest      string        `json:"digest"`
+	Revoked     bool          `json:"revoked"` // with the instance, until it is rotated
 }
 
 // endpointOut is one place that a credential may go to; nothing means any.
@@ -87,11 +98,13 @@ type endpointOut struct {
 	Paths   []string `json:"paths,omitempty"`
 }
 
-func credentialOf(c policyfile.Credential) credentialOut {
+func credentialOf(inst instance, c policyfile.Credential) credentialOut {
 	out := credentialOut{
 		Name: c.Name, Owner: c.Owner, Description: c.Description, Type: string(c.Type), Source: sourceText(c.Source),
 		Endpoints: []endpointOut{}, Env: []string{}, Asks: []string{}, Where: c.Where, Digest: c.Digest,
 	}
+	_, err := os.Lstat(inst.revoked(c.Name))
+	out.Revoked = err == nil
 	for _, a := range c.Reaches() {
 		out.Asks = append(out.Asks, a.URL)
 	}
@@ -145,22 +158,43 @@ func newCredentialList() *cobra.Command {
 	}, 0, func(c *cobra.Command, _ []string) ([]credentialOut, error) {
 		files, err := policyCredentials(c)
 		list := []credentialOut{}
+		if err != nil {
+			return list, err
+		}
+		inst, err := instanceOf(c)
 		for _, f := range files {
-			list = append(list, credentialOf(f))
+			list = append(list, credentialOf(inst, f))
 		}
 		return list, err
 	}, func(w io.Writer, list []credentialOut) error {
-		rows := [][]string{{"NAME", "TYPE", "OWNER", "SOURCE", "HOSTS"}}
+		rows := [][]string{{"NAME", "TYPE", "OWNER", "HOSTS", "SOURCE"}}
 		for _, o := range list {
 			var hosts []string
 			for _, e := range o.Endpoints {
 				hosts = append(hosts, e.Host)
 			}
 			slices.Sort(hosts)
-			rows = append(rows, []string{o.Name, o.Type, o.Owner, o.Source, strings.Join(slices.Compact(hosts), ",")})
+			kind := o.Type
+			if o.Revoked {
+				kind += ", revoked"
+			}
+			rows = append(rows, []string{o.Name, kind, o.Owner, firstOf(slices.Compact(hosts), 30), o.Source})
 		}
-		return printTable(w, rows)
+		return printFit(w, rows)
 	})
+}
+
+// firstOf is the first of a list, in at most width columns, and how many there are
+// beside it: one column's share of a table.
+func firstOf(list []string, width int) string {
+	if len(list) == 0 {
+		return ""
+	}
+	out := query.Fit(query.Printable(list[0]), width)
+	if more := len(list) - 1; more > 0 {
+		out += fmt.Sprintf(" +%d", more)
+	}
+	return out
 }
 
 func newCredentialShow() *cobra.Command {
@@ -177,7 +211,8 @@ func newCredentialShow() *cobra.Command {
 		if err != nil {
 			return credentialOut{}, err
 		}
-		return credentialOf(f), nil
+		inst, err := instanceOf(c)
+		return credentialOf(inst, f), err
 	}, printCredential)
 }
 
@@ -198,8 +233,11 @@ func printCredential(w io.Writer, o credentialOut) error {
 	for _, u := range o.Asks {
 		rows = append(rows, []string{"the broker asks", u})
 	}
+	if o.Revoked {
+		rows = append(rows, []string{"revoked", "yes; sallyport credential rotate " + o.Name + " makes it good again"})
+	}
 	rows = append(rows, []string{"file", o.Where}, []string{"digest", o.Digest})
-	return printTable(w, slices.DeleteFunc(rows, func(r []string) bool { return r[1] == "" }))
+	return printFit(w, slices.DeleteFunc(rows, func(r []string) bool { return r[1] == "" }))
 }
 
 func orAny(list []string, otherwise string) string {

@@ -41,7 +41,7 @@ func printChanged(w io.Writer, o changedOut) error {
 	if o.Note != "" {
 		rows = append(rows, []string{"note", o.Note})
 	}
-	return printTable(w, rows)
+	return printFit(w, rows)
 }
 
 // describe are the flags of add that make a credential file.

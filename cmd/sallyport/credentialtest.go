@@ -26,6 +26,7 @@ import (
 type credentialTestOut struct {
 	broker.Tested
 	Live *tryOut `json:"live,omitempty"`
+	inst instance
 }
 
 func newCredentialTest() *cobra.Command {
@@ -56,6 +57,7 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 	if err != nil {
 		return out, err
 	}
+	out.inst = inst
 	if err := errors.Join(mustRoot("credential test")); err != nil {
 		return out, err
 	}
@@ -122,11 +124,13 @@ func printTest(w io.Writer, o credentialTestOut) error {
 			[]string{"answered", fmt.Sprintf("%d, %d octets in %v", l.Status, l.Received, time.Duration(l.Micros)*time.Microsecond)},
 			[]string{"record", l.ID})
 	}
-	if err := printTable(w, rows); err != nil {
-		return err
-	}
+	return printFit(w, rows)
+}
+
+// fault implements [judged].
+func (o credentialTestOut) fault() error {
 	if l := o.Live; l != nil && (l.Status < 200 || l.Status > 299) {
-		return hint(fmt.Errorf("the answer was %d", l.Status), "sallyport audit show %s", l.ID)
+		return hint(fmt.Errorf("the answer was %d", l.Status), "%s", o.inst.typed("audit show "+l.ID))
 	}
 	return nil
 }

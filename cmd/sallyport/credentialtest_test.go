@@ -1,21 +1,72 @@
 package main
 
 import (
+	"bytes"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"sallyport/audit"
 	"sallyport/broker"
 	"sallyport/control"
 	"sallyport/rules"
 )
+
+// newStageAt is a stage whose credential goes to a server of this machine.
+func newStageAt(t *testing.T, origin *httptest.Server) *stage {
+	t.Helper()
+	return newStageWith(t, func(st *stage) {
+		ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: origin.Certificate().Raw})
+		st.must(putFile(st.inst.run("upstream-ca.pem"), ca, 0))
+		// Who names this machine's own address says that it is meant.
+		st.must(putFile(st.inst.run("config.yaml"), []byte("apiVersion: sallyport/v1\nkind: Gateway\nhosts: {example.com: [127.0.0.1]}\n"), 0))
+		_, port, err := net.SplitHostPort(origin.Listener.Addr().String())
+		st.must(err)
+		st.write("creds/api.yaml", strings.Replace(fmt.Sprintf(stageCredential, st.path("token")), "host: api.example.com, ports: [443]", "host: 127.0.0.1, ports: ["+port+"]", 1))
+	})
+}
+
+// up has commands believe that the stage's supervisor runs, until down is called.
+func (st *stage) up() (down func()) {
+	st.t.Helper()
+	lock, err := os.OpenFile(st.inst.run("supervisor.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	st.must(err)
+	_, err = lock.WriteString("4242\n")
+	st.must(err)
+	st.must(unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	return func() { st.must(lock.Close()) }
+}
+
+// TestLiveTestFailsUnlessTheAnswerIsGood, as text and as JSON, which tells what the
+// answer was either way.
+func TestLiveTestFailsUnlessTheAnswerIsGood(t *testing.T) {
+	var status atomic.Int64
+	origin := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) }))
+	defer origin.Close()
+	st := newStageAt(t, origin)
+	defer st.up()()
+	for _, tt := range []struct{ status, code int }{{401, 1}, {302, 1}, {500, 1}, {200, 0}, {204, 0}} {
+		for format, want := range map[string]string{"text": "answered", "json": `"status": ` + strconv.Itoa(tt.status)} {
+			status.Store(int64(tt.status))
+			var out, errs bytes.Buffer
+			code := run(t.Context(), []string{"credential", "test", "api", "--live", "--instance", st.inst.name, "-o", format}, strings.NewReader(""), &out, &errs)
+			said := tt.code == 0 && errs.Len() == 0 || strings.Contains(errs.String(), fmt.Sprintf("the answer was %d", tt.status)) && strings.Contains(errs.String(), st.inst.typed("audit show"))
+			if code != tt.code || !said || !strings.Contains(out.String(), want) {
+				t.Errorf("%d as %s: exit %d, want %d: %s%s", tt.status, format, code, tt.code, out.String(), errs.String())
+			}
+		}
+	}
+}
 
 // TestLiveTestGoesThroughTheGateway: one request, signed, recorded, scrubbed, and
 // nothing left of the run that it was granted to.
@@ -31,15 +82,7 @@ func TestLiveTestGoesThroughTheGateway(t *testing.T) {
 		fmt.Fprint(w, "welcome")
 	}))
 	defer origin.Close()
-	st := newStageWith(t, func(st *stage) {
-		ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: origin.Certificate().Raw})
-		st.must(putFile(st.inst.run("upstream-ca.pem"), ca, 0))
-		// Who names this machine's own address says that it is meant.
-		st.must(putFile(st.inst.run("config.yaml"), []byte("apiVersion: sallyport/v1\nkind: Gateway\nhosts: {example.com: [127.0.0.1]}\n"), 0))
-		_, port, err := net.SplitHostPort(origin.Listener.Addr().String())
-		st.must(err)
-		st.write("creds/api.yaml", strings.Replace(fmt.Sprintf(stageCredential, st.path("token")), "host: api.example.com, ports: [443]", "host: 127.0.0.1, ports: ["+port+"]", 1))
-	})
+	st := newStageAt(t, origin)
 	var dry broker.Tested
 	st.must(callBroker(t.Context(), st.inst, "/v1/credentials/test", broker.Named{Credential: "api"}, &dry))
 	if saw.Load() != nil || dry.Method != "GET" || dry.Path != "/v1/x" {

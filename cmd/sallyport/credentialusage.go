@@ -138,21 +138,14 @@ func (u *usageOut) count(dir string, f query.Filter) error {
 const maxUsageHosts = 16
 
 func printUsage(w io.Writer, u usageOut) error {
-	rows := [][]string{{"RUN", "BY", "USES", "REFUSED", "LEAKS", "FIRST", "LAST", "HOST"}}
+	rows := [][]string{{"RUN", "BY", "USES", "REFUSED", "LEAKS", "LAST", "HOST"}}
 	for _, r := range u.Runs {
-		host := ""
-		if len(r.Hosts) > 0 {
-			host = query.Fit(query.Printable(r.Hosts[0]), 24)
-		}
-		if more := len(r.Hosts) - 1; more > 0 {
-			host += fmt.Sprintf(" +%d", more)
-		}
 		rows = append(rows, []string{
 			query.Printable(r.Run), query.Fit(query.Printable(r.Asker), 12), strconv.FormatInt(r.Uses, 10), strconv.FormatInt(r.Refused, 10), strconv.FormatInt(r.Leaks, 10),
-			r.First.UTC().Format("01-02 15:04"), r.Last.UTC().Format("01-02 15:04"), host,
+			r.Last.UTC().Format("01-02 15:04"), firstOf(r.Hosts, 19),
 		})
 	}
-	if err := printTable(w, rows); err != nil {
+	if err := printFit(w, rows); err != nil {
 		return err
 	}
 	unsaved := ""
