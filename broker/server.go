@@ -493,6 +493,15 @@ type injectAnswer struct {
 	Hold time.Duration `json:"hold,omitempty"`
 }
 
+// unsigned is the refusal of what a scheme did not sign: another time it may, unless
+// the request is none for this credential.
+func unsigned(err error) *control.Error {
+	if _, ok := errors.AsType[*sign.UnfitError](err); ok {
+		return refuse(http.StatusForbidden, rules.CredentialMismatch, "%v", err)
+	}
+	return refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "%v", err)
+}
+
 func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, error) {
 	b, refusal := s.usableBy(in)
 	if refusal != nil {
@@ -505,7 +514,7 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	ctx, mints := sign.CountMints(ctx)
 	ch, err := s.sign(ctx, b, in, req)
 	if err != nil {
-		return injectAnswer{}, s.refused(in, refuse(http.StatusServiceUnavailable, rules.CredentialUnavail, "%v", err))
+		return injectAnswer{}, s.refused(in, unsigned(err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -94,10 +94,10 @@ func (a azureKey) Sign(_ context.Context, v secret.Value, r Request) (Changes, e
 	}
 	params, err := url.ParseQuery(r.Query)
 	if err != nil {
-		return Changes{}, errors.New("the query has a broken escape")
+		return Changes{}, unfit("the query has a broken escape")
 	}
 	if params.Has("sig") {
-		return Changes{}, errors.New("the request holds a shared access signature of its own")
+		return Changes{}, unfit("the request holds a shared access signature of its own")
 	}
 	set := map[string][]string{
 		"X-Ms-Date":    {r.Now.UTC().Format(http.TimeFormat)},

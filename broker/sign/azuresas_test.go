@@ -91,6 +91,7 @@ func TestMadeSASIsForOneThing(t *testing.T) {
 		{"blob", "/other/x", `not for container "incoming"`},
 		{"blob", "/incoming", `names no blob of container "incoming"`},
 		{"blob", "/incoming/", `names no blob of container "incoming"`},
+		{"blob", "/incoming/a%5Cb", "has a backslash"},
 		{"blob", "/incoming/a/b", ""},
 	}
 	for _, tt := range tests {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 	"time"
@@ -124,7 +123,7 @@ func serviceText(p map[string]string, resource string) string {
 func (m azureSASMade) resource(path string) (string, error) {
 	container, blob, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	if container, err := url.PathUnescape(container); err != nil || container != m.spec.Container {
-		return "", fmt.Errorf("the request is not for container %q", m.spec.Container)
+		return "", unfit("the request is not for container %q", m.spec.Container)
 	}
 	base := "/blob/" + m.spec.Account + "/" + m.spec.Container
 	if m.spec.Scope == policyfile.SASContainer {
@@ -132,7 +131,12 @@ func (m azureSASMade) resource(path string) (string, error) {
 	}
 	name, err := url.PathUnescape(blob)
 	if err != nil || name == "" {
-		return "", fmt.Errorf("the request names no blob of container %q", m.spec.Container)
+		return "", unfit("the request names no blob of container %q", m.spec.Container)
+	}
+	// Azure serves it as a slash, so that the path that was admitted would not be the one
+	// that is read or written.
+	if strings.Contains(name, `\`) {
+		return "", unfit("the blob's name has a backslash, which Azure takes for a slash: ask for it with slashes")
 	}
 	return base + "/" + name, nil
 }

@@ -3,7 +3,6 @@ package sign
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -76,7 +75,7 @@ func beginPair(v secret.Value, names pairNames, r Request, path string) (keyPair
 	}
 	params, err := readQuery(r.Query)
 	if err != nil {
-		return keyPair{}, canonical{}, errors.New("the query has a broken escape")
+		return keyPair{}, canonical{}, unfit("the query has a broken escape")
 	}
 	fields := map[string]string{"host": r.Endpoint.Authority(443)}
 	return k, canonical{method: r.Method, path: path, query: awsQuery(params), payload: r.Payload, fields: fields}, nil

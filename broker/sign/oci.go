@@ -85,7 +85,7 @@ func ociScope(r Request) (string, error) {
 	}
 	m := ociPath.FindStringSubmatch(path)
 	if m == nil || len(m[1]) > 255 {
-		return "", errors.New("the path is none of a registry's")
+		return "", unfit("the path is none of a registry's")
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:

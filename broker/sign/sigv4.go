@@ -103,7 +103,7 @@ func (s sigV4) Sign(ctx context.Context, v secret.Value, r Request) (Changes, er
 	asked := r.Header.Get("Authorization")
 	params, err := url.ParseQuery(strings.ReplaceAll(r.Query, ";", "%3B"))
 	if err != nil {
-		return Changes{}, errors.New("the query has a broken escape")
+		return Changes{}, unfit("the query has a broken escape")
 	}
 	presigned := params.Has("X-Amz-Credential")
 	credential := params.Get("X-Amz-Credential")
@@ -128,11 +128,11 @@ func (s sigV4) scope(credential string) (region, service string, err error) {
 	case credential == "" && len(s.regions) == 1 && len(s.services) == 1:
 		return s.regions[0], s.services[0], nil
 	case len(parts) != 5 || parts[4] != "aws4_request":
-		return "", "", errors.New("the request does not say for which region and service it is meant, and the credential lists several")
+		return "", "", unfit("the request does not say for which region and service it is meant, and the credential lists several")
 	case !slices.Contains(s.regions, parts[2]):
-		return "", "", fmt.Errorf("region %.40q is not one of %s", parts[2], strings.Join(s.regions, ", "))
+		return "", "", unfit("region %.40q is not one of %s", parts[2], strings.Join(s.regions, ", "))
 	case !slices.Contains(s.services, parts[3]):
-		return "", "", fmt.Errorf("service %.40q is not one of %s", parts[3], strings.Join(s.services, ", "))
+		return "", "", unfit("service %.40q is not one of %s", parts[3], strings.Join(s.services, ", "))
 	}
 	return parts[2], parts[3], nil
 }

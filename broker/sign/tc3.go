@@ -71,9 +71,9 @@ func (t tc3) service(r Request) (string, error) {
 	case len(scope) == 3 && slices.Contains(t.services, scope[1]):
 		return scope[1], nil
 	case len(scope) == 3:
-		return "", fmt.Errorf("service %.40q is not one of %s", scope[1], strings.Join(t.services, ", "))
+		return "", unfit("service %.40q is not one of %s", scope[1], strings.Join(t.services, ", "))
 	case r.Header.Get("Authorization") == "" && len(t.services) == 1:
 		return t.services[0], nil
 	}
-	return "", errors.New("the request does not say for which service it is meant, and the credential lists several")
+	return "", unfit("the request does not say for which service it is meant, and the credential lists several")
 }

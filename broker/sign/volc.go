@@ -69,11 +69,11 @@ func (s volc) scope(r Request) (region, service string, err error) {
 	case r.Header.Get("Authorization") == "" && len(s.regions) == 1 && len(s.services) == 1:
 		return s.regions[0], s.services[0], nil
 	case len(scope) != 4:
-		return "", "", errors.New("the request does not say for which region and service it is meant, and the credential lists several")
+		return "", "", unfit("the request does not say for which region and service it is meant, and the credential lists several")
 	case !slices.Contains(s.regions, scope[1]):
-		return "", "", fmt.Errorf("region %.40q is not one of %s", scope[1], strings.Join(s.regions, ", "))
+		return "", "", unfit("region %.40q is not one of %s", scope[1], strings.Join(s.regions, ", "))
 	case !slices.Contains(s.services, scope[2]):
-		return "", "", fmt.Errorf("service %.40q is not one of %s", scope[2], strings.Join(s.services, ", "))
+		return "", "", unfit("service %.40q is not one of %s", scope[2], strings.Join(s.services, ", "))
 	}
 	return scope[1], scope[2], nil
 }
