@@ -37,6 +37,9 @@ func (r *run) perConnection(s *http.Server, addr net.Addr) {
 			if c, ok := w.watched(c); ok {
 				inner(w.shell(s), c, h2Handler{h, w, how == "h2"})
 				w.ended()
+				// Requests end after their connection. The server waits for them: who
+				// ends it closes the log next, and their outcomes are to be in it.
+				w.running.Wait()
 			}
 		}
 	}
@@ -66,6 +69,9 @@ type h2Watch struct {
 	resets bool       // the client took one back, maybe before it was handed to us
 	broken bool       // the connection, which was recorded
 	over   bool       // nothing is handled any more
+	closed bool       // the connection is at its end, and nothing begins to be handled
+
+	running sync.WaitGroup // requests that are handled; grows only while not closed
 }
 
 // shell returns what a connection is served under: as s, but that errors come here.
@@ -107,12 +113,29 @@ func (w *h2Watch) reset() {
 	w.mu.Unlock()
 }
 
-// handled is told that a request was handed to us; false: it is told already.
-func (w *h2Watch) handled() bool {
+// handled is told that a request was handed to us.
+func (w *h2Watch) handled() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.told++
-	return !w.over
+	w.mu.Unlock()
+}
+
+// begin is told that a request is handed to us; false: its connection is at its end.
+// Else running is to be told when it has ended.
+func (w *h2Watch) begin() bool {
+	w.mu.Lock()
+	w.told++
+	if !w.closed {
+		w.running.Add(1)
+		w.mu.Unlock()
+		return true
+	}
+	told := w.over
+	w.mu.Unlock()
+	if !told {
+		w.unseen(1)
+	}
+	return false
 }
 
 // count is told every error by the words that net/http has for it: conn_ or
@@ -168,6 +191,7 @@ func (w *h2Watch) settle() {
 func (w *h2Watch) ended() {
 	w.mu.Lock()
 	n := 0
+	w.closed = true
 	if !w.broken && !w.run.draining.Load() { // else it was left, and not answered
 		n = max(0, w.heads-w.told)
 		w.over = n > 0
@@ -219,9 +243,10 @@ type otherSchemeKey struct{}
 
 // ServeHTTP implements [http.Handler].
 func (h h2Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !h.w.handled() {
+	if !h.w.begin() {
 		panic(http.ErrAbortHandler)
 	}
+	defer h.w.running.Done()
 	if h.secure && r.TLS == nil {
 		r = r.WithContext(context.WithValue(r.Context(), otherSchemeKey{}, true))
 	}

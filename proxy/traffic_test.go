@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -776,6 +777,50 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%s: %q", w.name, got)
 		}
 		must(t, <-stopped)
+	}
+}
+
+// TestEndWaitsForOutcomes: a request that is cut off when the server ends has its
+// outcome in the log by the time that the server has ended, whichever way it came.
+func TestEndWaitsForOutcomes(t *testing.T) {
+	for _, w := range ways() {
+		t.Run(w.name, func(t *testing.T) {
+			started, release := make(chan struct{}), make(chan struct{})
+			l := newLab(t, func(c *proxy.Config) {
+				c.Timeouts.Drain = time.Millisecond
+				c.Forward = func(context.Context, gate.Pass, *http.Request) (*http.Response, error) {
+					close(started)
+					<-release // later than its client is gone
+					return nil, fault{"connection_refused"}
+				}
+			})
+			client, gone := w.client(l), make(chan struct{})
+			go func() {
+				defer close(gone)
+				if resp, err := client.Post(w.url("any.test", "/"), "", nil); err == nil {
+					resp.Body.Close()
+					t.Errorf("an answer of a server that has ended: %s", resp.Status)
+				}
+			}()
+			<-started
+			stopped := make(chan error, 1)
+			go func() { stopped <- l.stop() }()
+			<-gone
+			select {
+			case err := <-stopped:
+				t.Fatalf("the server ended while a request was under way (%v)", err)
+			case <-time.After(100 * time.Millisecond): // in which it would have
+			}
+			close(release)
+			must(t, <-stopped)
+			kinds := map[audit.Kind]int{}
+			for _, r := range l.log.take() {
+				kinds[r.Kind]++
+			}
+			if want := (map[audit.Kind]int{audit.Admit: 1, audit.Done: 1}); !maps.Equal(kinds, want) {
+				t.Errorf("records %v, want %v", kinds, want)
+			}
+		})
 	}
 }
 
