@@ -14,7 +14,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,15 +24,20 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
 	mdns "github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"sallyport/audit"
 	"sallyport/audit/query"
 	"sallyport/audit/verify"
+	"sallyport/launcher"
+	"sallyport/launcher/cell"
 	"sallyport/proxy"
 	"sallyport/proxy/dns"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/policyfile"
 )
 
 const mixPolicy = labPolicy + `
@@ -48,6 +55,8 @@ const (
 	mixCut     = 400 // streams that end within their first bytes
 	mixConnect = 300 // refused tunnels
 	mixDrained = 60  // in flight when the gateway ends
+	mixSwaps   = 200 // of the policy, at most
+	mixPackets = 500 // that go another way; they are no requests
 )
 
 // mix is what clients and origins counted, each for itself.
@@ -67,12 +76,17 @@ type mix struct {
 
 	broken, cut, tunnels, banners, sockets atomic.Int64
 	queries, uses                          atomic.Int64
+
+	packets launcher.Bypass // that were sent another way
+	first   string          // digest of the policy before the load
+	loads   []string        // digests of the policies that came into force
 }
 
 // TestLogIsComplete carries 50,000 requests over every path, with clients and
 // origins that vanish, parsers that refuse, limits that are reached and an end
-// in the middle, and compares the log with what clients and origins counted:
-// for each request one admit or one refusal, for each admit one done (LG-05).
+// in the middle, while the policy changes and packets go another way, and compares
+// the log with what clients and origins counted: for each request one admit or one
+// refusal, for each admit one done (LG-05).
 func TestLogIsComplete(t *testing.T) {
 	m := newMix(t)
 	var wg sync.WaitGroup
@@ -94,7 +108,14 @@ func TestLogIsComplete(t *testing.T) {
 	wg.Go(func() { m.heads(mixBroken) })
 	wg.Go(func() { m.cutStreams(mixCut) })
 	wg.Go(func() { m.connects(mixConnect) })
+	wg.Go(func() { m.bypass(mixPackets) })
+	swapping, stopSwaps := context.WithCancel(t.Context())
+	defer stopSwaps()
+	var swaps sync.WaitGroup
+	swaps.Go(func() { m.swapPolicies(swapping) })
 	wg.Wait()
+	stopSwaps()
+	swaps.Wait()
 	m.drain()
 	must(t, m.log.Close())
 	m.compare()
@@ -121,6 +142,8 @@ func newMix(t *testing.T) *mix {
 	must(t, err)
 	m.lab = newLab(t, func(c *proxy.Config) { c.Gate, c.Limits.RequestRate = g, 1<<20 })
 	m.setPolicy(mixPolicy)
+	id, _ := m.table.Identity(cellID)
+	m.first = id.Policy.Digest()
 	m.finds = func(_ string, r *http.Request) []rules.Carry {
 		if strings.HasPrefix(r.URL.Path, "/leak/") {
 			return []rules.Carry{{Credential: "stripe", State: rules.Leaked}}
@@ -271,21 +294,22 @@ func (m *mix) send(client *http.Client, method, url string, body []byte) {
 	}
 }
 
-// kill sends a request and goes away at some moment after its head was sent.
+// kill sends a request and goes away at some moment after its head was sent: half
+// of the time when the origin has it.
 func (m *mix) kill(client *http.Client, url string, rng *rand.Rand) {
 	ctx, cancel := context.WithCancel(m.t.Context())
 	defer cancel()
-	sent := make(chan struct{})
+	var out departure
 	wait, pause := rng.IntN(2) == 0, time.Duration(rng.IntN(2000))*time.Microsecond
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) },
-	}), http.MethodPost, url, nil)
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, out.trace()), http.MethodPost, url, nil)
 	must(m.t, err)
 	m.mu.Lock()
 	m.killed[req.URL.Path] = true
 	m.mu.Unlock()
 	go func() {
-		<-sent
+		if !eventually(out.sent) {
+			m.t.Errorf("%s was not sent", url)
+		}
 		if wait {
 			eventually(func() bool { return m.sawIt(req.URL.Path) })
 		} else {
@@ -294,10 +318,42 @@ func (m *mix) kill(client *http.Client, url string, rng *rand.Rand) {
 		cancel()
 	}()
 	resp, err := client.Do(req)
-	if err == nil {
+	switch {
+	case err == nil:
 		resp.Body.Close()
 		m.t.Errorf("%s: an answer to a request that is never answered: %s", url, resp.Status)
+	case !errors.Is(err, context.Canceled):
+		m.t.Errorf("%s: %v", url, err) // it was to end, but not of itself
 	}
+}
+
+// departure tells when the head of a request is with the kernel. net/http calls a
+// request of HTTP/1 written while it is in a buffer of its own yet, and who goes
+// away then has not asked for anything.
+type departure struct {
+	conn    atomic.Pointer[tellingConn]
+	before  atomic.Int64 // writes, when the request got the connection
+	written atomic.Bool  // which is the truth for HTTP/2
+}
+
+func (d *departure) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) {
+			c := i.Conn
+			if t, ok := c.(*tls.Conn); ok {
+				c = t.NetConn()
+			}
+			told := c.(*tellingConn) // which all clients of a lab have
+			d.before.Store(told.writes.Load())
+			d.conn.Store(told)
+		},
+		WroteRequest: func(i httptrace.WroteRequestInfo) { d.written.Store(i.Err == nil) },
+	}
+}
+
+func (d *departure) sent() bool {
+	c := d.conn.Load()
+	return c != nil && d.written.Load() && c.writes.Load() > d.before.Load()
 }
 
 // eventually waits for what another goroutine does.
@@ -460,6 +516,91 @@ func (m *mix) connects(n int) {
 	}
 }
 
+// bypass sends n packets from a sandbox's namespace that have no business on its
+// bridge, each of which is to be dropped and counted; the launcher records the
+// counters when a run ends.
+func (m *mix) bypass(n int) {
+	t := m.t
+	network, err := cell.Open(t.Context(), cell.Config{Name: fmt.Sprintf("mix%d", os.Getpid())})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := errors.Join(network.Destroy(context.Background()), network.Close()); err != nil {
+			t.Errorf("removing the network: %v", err)
+		}
+	})
+	c, err := network.Create(t.Context(), "mixcells", 7)
+	must(t, err)
+	ns, err := os.Open(c.Netns)
+	must(t, err)
+	defer ns.Close()
+	ways := []struct {
+		network, address string
+		sent             *uint64
+	}{
+		{"udp4", "192.0.2.1:9", &m.packets.UDP},
+		{"udp4", "8.8.8.8:853", &m.packets.UDP},
+		{"ip4:icmp", "192.0.2.1", &m.packets.ICMP},
+		{"ip4:47", "192.0.2.1", &m.packets.Other},
+	}
+	must(t, inside(ns, func() error {
+		for i := range n {
+			w := ways[i%len(ways)]
+			conn, err := net.Dial(w.network, w.address)
+			if err != nil {
+				return err
+			}
+			_, err = conn.Write([]byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}) // an echo request
+			if err := errors.Join(err, conn.Close()); err != nil {
+				return err
+			}
+			*w.sent++
+		}
+		return nil
+	}))
+	var got cell.Bypass
+	eventually(func() bool {
+		got, err = network.Counters(t.Context(), c.ID)
+		return err != nil || launcher.Bypass(got) == m.packets
+	})
+	must(t, err)
+	raw, err := json.Marshal(launcher.Bypass(got))
+	must(t, err)
+	must(t, m.log.Append(t.Context(), &audit.Record{Kind: audit.Bypass, Cell: cellID, Run: "run1", Data: raw}))
+}
+
+// inside runs f in a network namespace, on a thread that ends with it.
+func inside(ns *os.File, f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// swapPolicies puts one policy in force after the other, which allow the same, as
+// the gateway does: the record first.
+func (m *mix) swapPolicies(ctx context.Context) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for i := 0; i < mixSwaps && ctx.Err() == nil; i++ {
+		text := mixPolicy + fmt.Sprintf("  - {id: version-%d, reason: test, allow: {host: unused.test}}\n", i)
+		p, err := policyfile.ParsePolicy("lab.yaml", []byte(text), nil)
+		must(m.t, err)
+		must(m.t, m.log.Append(m.t.Context(), &audit.Record{Kind: audit.PolicyLoad, Cell: cellID, Run: "run1", Policy: p.Digest()}))
+		m.loads = append(m.loads, p.Digest())
+		m.setPolicy(text)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
 // drain ends the gateway while requests are in flight.
 func (m *mix) drain() {
 	var wg sync.WaitGroup
@@ -493,7 +634,7 @@ func (m *mix) compare() {
 	if err != nil || !report.Whole() {
 		t.Errorf("Verify: %v, %v", report, err)
 	}
-	b := readBooks(t, dir)
+	b := readBooks(t, dir, m.first)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for path, n := range m.answered {
@@ -547,6 +688,12 @@ func (m *mix) sums(b *books, gone int) {
 	if leaks == 0 || m.uses.Load() == 0 {
 		t.Errorf("%d leaks and %d uses of a credential: the load has none", leaks, m.uses.Load())
 	}
+	if diff := cmp.Diff(m.loads, b.loads); diff != "" || len(m.loads) < 10 {
+		t.Errorf("policies that came into force (-counted +recorded):\n%s", diff)
+	}
+	if b.bypass != m.packets || m.packets.UDP == 0 || m.packets.ICMP == 0 || m.packets.Other == 0 {
+		t.Errorf("packets that went another way: sent %+v, recorded %+v", m.packets, b.bypass)
+	}
 	unsaid := len(b.refusals) - len(m.refused) - gone
 	for what, c := range map[string][2]int64{
 		"DNS queries":                 {m.queries.Load(), int64(b.names)},
@@ -580,15 +727,24 @@ type books struct {
 	events   map[string]int          // of credentials
 	refs     map[string]bool         // what those are about
 	gone     map[string]int          // path → refusals of clients that had gone
+	loads    []string                // digests of the policies that came into force
+	bypass   launcher.Bypass
+	loaded   map[string]bool // them, and the one that was in force before
 }
 
-func readBooks(t *testing.T, dir string) *books {
-	b := &books{admits: map[string][]string{}, done: map[string]audit.Record{}, refusals: map[string]string{}, gone: map[string]int{}, events: map[string]int{}, refs: map[string]bool{}}
+func readBooks(t *testing.T, dir, first string) *books {
+	b := &books{loaded: map[string]bool{first: true}, admits: map[string][]string{}, done: map[string]audit.Record{}, refusals: map[string]string{}, gone: map[string]int{}, events: map[string]int{}, refs: map[string]bool{}}
 	admits := map[string]audit.Record{}
 	for r, err := range query.Records(dir, query.Filter{}) {
 		must(t, err)
 		b.records++
+		b.decided(t, &r)
 		switch r.Kind {
+		case audit.PolicyLoad:
+			b.loads = append(b.loads, r.Policy)
+			b.loaded[r.Policy] = true
+		case audit.Bypass:
+			must(t, json.Unmarshal(r.Data, &b.bypass))
 		case audit.DNS:
 			b.names++
 		case audit.Admit:
@@ -641,6 +797,14 @@ func readBooks(t *testing.T, dir string) *books {
 		}
 	}
 	return b
+}
+
+// decided checks that a decision was made by a policy that had come into force.
+func (b *books) decided(t *testing.T, r *audit.Record) {
+	asked := r.Kind == audit.Admit || r.Kind == audit.Refuse || r.Kind == audit.DNS
+	if asked && r.Policy != "" && !b.loaded[r.Policy] {
+		t.Errorf("record %d was decided by %s, which was not in force", r.Seq, r.Policy)
+	}
 }
 
 func (b *books) admit(r audit.Record) {

@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -478,6 +479,9 @@ func (c *h2Conn) Read(b []byte) (int, error) {
 
 func (c *h2Conn) Write(b []byte) (int, error) {
 	n, err := c.w.Write(b)
+	if err == nil {
+		_, err = c.w.Write(nil) // returns when more is asked for: then b was sent
+	}
 	if errors.Is(err, io.ErrClosedPipe) {
 		return len(b), nil // answered before all was said: the answer is to be read
 	}
@@ -504,6 +508,25 @@ type buffered struct {
 func (b *buffered) Read(p []byte) (int, error) { return b.br.Read(p) }
 func (b *buffered) CloseWrite() error          { return b.Conn.(*net.TCPConn).CloseWrite() }
 
+// tellingConn is a client's connection that tells how often something was written.
+type tellingConn struct {
+	net.Conn
+	writes atomic.Int64 // that have returned
+}
+
+func telling(c net.Conn, err error) (net.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &tellingConn{Conn: c}, nil
+}
+
+func (c *tellingConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.writes.Add(1)
+	return n, err
+}
+
 // way is a path from the sandbox to an origin.
 type way struct {
 	name   string
@@ -516,7 +539,7 @@ type way struct {
 func tlsClient(open func(*lab, context.Context, string) (net.Conn, error), h2 bool) func(*lab) *http.Client {
 	return func(l *lab) *http.Client {
 		tr := &http.Transport{
-			DialContext:       func(ctx context.Context, _, addr string) (net.Conn, error) { return open(l, ctx, addr) },
+			DialContext:       func(ctx context.Context, _, addr string) (net.Conn, error) { return telling(open(l, ctx, addr)) },
 			TLSClientConfig:   &tls.Config{RootCAs: l.roots},
 			ForceAttemptHTTP2: h2, DisableCompression: true,
 			ExpectContinueTimeout: 5 * time.Second,
@@ -532,7 +555,7 @@ func tlsClient(open func(*lab, context.Context, string) (net.Conn, error), h2 bo
 func absoluteClient(l *lab) *http.Client {
 	tr := &http.Transport{
 		Proxy:              http.ProxyURL(&url.URL{Scheme: "http", Host: l.explicitAddr}),
-		DialContext:        func(ctx context.Context, _, addr string) (net.Conn, error) { return sandboxDial(ctx, addr) },
+		DialContext:        func(ctx context.Context, _, addr string) (net.Conn, error) { return telling(sandboxDial(ctx, addr)) },
 		DisableCompression: true, ExpectContinueTimeout: 5 * time.Second,
 	}
 	l.t.Cleanup(tr.CloseIdleConnections)
