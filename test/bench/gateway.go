@@ -33,6 +33,7 @@ import (
 
 const (
 	benchCell  = "bench222"
+	bareCell   = "bench333" // of the gateway without a log: a cell has one run at a time
 	benchRun   = "bench"
 	credential = "bench"
 	coldNames  = 20000
@@ -44,6 +45,7 @@ type gatewayOptions struct {
 	hosts            string
 	roots            string
 	broker           bool
+	unlogged         bool
 	rules            int
 	cpu, heap        string
 }
@@ -61,6 +63,7 @@ func runGateway(ctx context.Context, args []string) error {
 	fs.StringVar(&o.hosts, "hosts", "", "more names of the origin, comma separated")
 	fs.StringVar(&o.roots, "roots", "", "the origin's authority, if not the one in -dir")
 	fs.BoolVar(&o.broker, "broker", false, "use the credential of the broker in -dir")
+	fs.BoolVar(&o.unlogged, "unlogged", false, "record nothing, to measure what that costs")
 	fs.IntVar(&o.rules, "rules", 100, "how many rules there are beside those that match")
 	fs.StringVar(&o.cpu, "cpuprofile", "", "write a CPU profile here")
 	fs.StringVar(&o.heap, "memprofile", "", "write a profile of allocations here")
@@ -120,7 +123,7 @@ func serveGateway(ctx context.Context, o gatewayOptions) error {
 	if err != nil {
 		return err
 	}
-	defer g.log.Close()
+	defer g.close()
 	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return err
@@ -225,6 +228,13 @@ func policyText(o gatewayOptions) string {
 	return b.String()
 }
 
+func (o gatewayOptions) cell() string {
+	if o.unlogged {
+		return bareCell
+	}
+	return benchCell
+}
+
 func (o gatewayOptions) names() []string {
 	if o.hosts == "" {
 		return nil
@@ -254,7 +264,7 @@ func credentials(dir string) ([]policyfile.Credential, error) {
 
 // benchGateway is the gateway's rooms, put together as cmd/sallyport does.
 type benchGateway struct {
-	log         *audit.Log
+	close       func() error // of the log
 	proxy       *proxy.Server
 	dns         *dns.Server
 	placeholder string
@@ -273,15 +283,15 @@ func openBench(ctx context.Context, o gatewayOptions) (*benchGateway, error) {
 		return nil, err
 	}
 	b := &benchGateway{}
-	b.log, err = audit.Open(audit.Config{Dir: filepath.Join(o.dir, "audit"), KeyFile: filepath.Join(o.dir, "audit.key"), Now: time.Now})
+	recorder, hash, err := b.record(o)
 	if err != nil {
 		return nil, err
 	}
 	g, err := gate.New(gate.Config{
 		Identity: func(string) (gate.Identity, bool) {
-			return gate.Identity{Cell: benchCell, Run: benchRun, Policy: policy}, true
+			return gate.Identity{Cell: o.cell(), Run: benchRun, Policy: policy}, true
 		},
-		Recorder: b.log, Now: time.Now, Hash: b.log.Hash,
+		Recorder: recorder, Now: time.Now, Hash: hash,
 	})
 	if err != nil {
 		return nil, err
@@ -297,11 +307,31 @@ func openBench(ctx context.Context, o gatewayOptions) (*benchGateway, error) {
 		return nil, err
 	}
 	b.dns, err = dns.New(dns.Config{
-		Gate: g, CellOf: func(netip.Addr) (string, bool) { return benchCell, true }, Names: names, Now: time.Now, Log: warnings(),
+		Gate: g, CellOf: func(netip.Addr) (string, bool) { return o.cell(), true }, Names: names, Now: time.Now, Log: warnings(),
 		Rate: 1 << 30, Burst: 1 << 30,
 	})
 	return b, err
 }
+
+// record opens the log, or says that there is none.
+func (b *benchGateway) record(o gatewayOptions) (gate.Recorder, func(string) string, error) {
+	if o.unlogged {
+		b.close = func() error { return nil }
+		return nowhere{}, func(string) string { return "" }, nil
+	}
+	log, err := audit.Open(audit.Config{Dir: filepath.Join(o.dir, "audit"), KeyFile: filepath.Join(o.dir, "audit.key"), Now: time.Now})
+	if err != nil {
+		return nil, nil, err
+	}
+	b.close = log.Close
+	return log, log.Hash, nil
+}
+
+// nowhere takes records and keeps none.
+type nowhere struct{}
+
+// Append implements [gate.Recorder].
+func (nowhere) Append(context.Context, *audit.Record) error { return nil }
 
 func warnings() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -341,7 +371,7 @@ func (b *benchGateway) wireProxy(ctx context.Context, o gatewayOptions, g *gate.
 	}
 	cfg := proxy.Config{
 		Gate:   g,
-		CellOf: func(netip.Addr) (string, bool) { return benchCell, true },
+		CellOf: func(netip.Addr) (string, bool) { return o.cell(), true },
 		NameOf: flowName, OriginalDst: originalDst,
 		Leaf:   ca.Leaf,
 		Find:   func(string, *http.Request) []rules.Carry { return nil },
@@ -384,13 +414,13 @@ func (b *benchGateway) attachCredential(ctx context.Context, o gatewayOptions) (
 	admin := control.NewClient(socket)
 	defer admin.Close()
 	var out broker.Grants
-	in := broker.GrantRequest{Cell: benchCell, Run: benchRun, Credentials: []string{credential}}
+	in := broker.GrantRequest{Cell: o.cell(), Run: benchRun, Credentials: []string{credential}}
 	if err := admin.Call(ctx, "/v1/grants", in, &out); err != nil {
 		return nil, err
 	}
 	b.placeholder = out.Grants[0].Placeholder
 	c := broker.NewClient(socket)
-	c.Attach(control.CellFile{Cell: benchCell, Run: benchRun, Grants: out.Grants})
+	c.Attach(control.CellFile{Cell: o.cell(), Run: benchRun, Grants: out.Grants})
 	return c, nil
 }
 

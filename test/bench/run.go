@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -17,10 +18,11 @@ import (
 	"time"
 )
 
-// The names of the two sides of a comparison.
+// The names of the sides of a comparison.
 const (
-	ours   = "sallyport"
-	direct = "direct"
+	ours     = "sallyport"
+	unlogged = "no log" // sallyport again, but it records nothing
+	direct   = "direct"
 )
 
 // metric is one line of the table.
@@ -75,6 +77,7 @@ func metrics() []metric {
 		},
 		{name: "inspected keep-alive", unit: "req/s", ref: "stdlib", floor: 1, aim: 1.5, value: perSecond, run: inspected(keep)},
 		{name: "inspected keep-alive", unit: "req/s", ref: "mitm", aim: 0.85, value: perSecond, run: inspected(keep)},
+		{name: "inspected keep-alive", unit: "req/s", ref: unlogged, floor: 0.9, aim: 0.95, value: perSecond, run: inspected(keep)},
 		{
 			name: "inspected p50 added, 1 conn", unit: "us", ref: "stdlib", floor: 1, aim: 0.6, less: true, added: true, value: micros,
 			run: inspected(func(p *probe, d time.Duration) measured { return p.requests(d, 1) }),
@@ -106,9 +109,10 @@ func metrics() []metric {
 
 // Where the parts listen.
 const (
-	gatewayAddr = "127.0.0.1:3128"
-	dnsOurs     = "127.0.0.1:3153"
-	dnsRef      = "127.0.0.1:3253"
+	gatewayAddr  = "127.0.0.1:3128"
+	unloggedAddr = "127.0.0.1:3130"
+	dnsOurs      = "127.0.0.1:3153"
+	dnsRef       = "127.0.0.1:3253"
 )
 
 var refAddrs = map[string]string{"raw": "127.0.0.1:3201", "mitm": "127.0.0.1:3202", "stdlib": "127.0.0.1:3203", "dns": dnsRef}
@@ -119,6 +123,7 @@ type bench struct {
 	parts        map[string]*process
 	roots        map[string]*x509.CertPool // by who signs
 	placeholder  string
+	unlogged     string // placeholder there
 	coldNo       atomic.Int64
 }
 
@@ -145,6 +150,9 @@ func runBench(ctx context.Context, args []string) error {
 		defer os.RemoveAll(b.dir)
 	}
 	if err := b.start(ctx, refAddrs); err != nil {
+		return errors.Join(err, b.stop())
+	}
+	if err := b.startUnlogged(ctx); err != nil {
 		return errors.Join(err, b.stop())
 	}
 	err = b.measure(ctx, os.Stdout, match, *rounds, *d)
@@ -194,17 +202,23 @@ func (b *bench) start(ctx context.Context, refs map[string]string, more ...strin
 	return nil
 }
 
-// stop ends the parts, the gateway first.
+// startUnlogged starts the gateway once more, with the same authority, and without a
+// log.
+func (b *bench) startUnlogged(ctx context.Context) error {
+	p, err := start(ctx, b.dir, unlogged, "gateway", "-dir", b.dir, "-broker", "-listen", unloggedAddr, "-unlogged")
+	if err != nil {
+		return err
+	}
+	b.parts[unlogged], b.unlogged = p, p.words[1]
+	return nil
+}
+
+// stop ends the parts, the gateways first.
 func (b *bench) stop() error {
 	var errs []error
 	names := slices.SortedFunc(mapKeys(b.parts), func(x, y string) int {
-		if x == ours {
-			return -1
-		}
-		if y == ours {
-			return 1
-		}
-		return strings.Compare(x, y)
+		rank := map[string]int{ours: -2, unlogged: -1}
+		return cmp.Or(rank[x]-rank[y], strings.Compare(x, y))
 	})
 	for _, n := range names {
 		if err := b.parts[n].stop(); err != nil {
@@ -230,6 +244,8 @@ func (b *bench) proxyOf(side string) (addr string, roots *x509.CertPool) {
 	switch side {
 	case ours:
 		return gatewayAddr, b.roots[ours]
+	case unlogged:
+		return unloggedAddr, b.roots[ours]
 	case direct:
 		return "", b.roots[direct]
 	default:
@@ -244,7 +260,11 @@ func client(roots *x509.CertPool) *tls.Config {
 
 func (b *bench) inspected(side string) *probe {
 	addr, roots := b.proxyOf(side)
-	return &probe{proxy: addr, host: inspectedHost, port: tlsPort, tls: client(roots), header: "Authorization: Bearer " + b.placeholder + "\r\n"}
+	placeholder := b.placeholder
+	if side == unlogged {
+		placeholder = b.unlogged
+	}
+	return &probe{proxy: addr, host: inspectedHost, port: tlsPort, tls: client(roots), header: "Authorization: Bearer " + placeholder + "\r\n"}
 }
 
 func (b *bench) cold(side string) *probe {
@@ -268,7 +288,7 @@ type row struct {
 	ours, ref, ratio []float64
 	cpu              map[string]time.Duration // of a side, all rounds
 	ops              map[string]int64
-	broker           time.Duration // of that, the broker's
+	broker           time.Duration // of ours, the broker's
 	errs             int64
 	err              error
 }
@@ -283,7 +303,9 @@ func (b *bench) take(r *row, side string, d time.Duration) float64 {
 	before, aside := b.cpuOf(side), b.parts["broker"].cpu()
 	m := r.run(b, side, d)
 	r.cpu[side] += b.cpuOf(side) - before
-	r.broker += b.parts["broker"].cpu() - aside
+	if side == ours {
+		r.broker += b.parts["broker"].cpu() - aside
+	}
 	if m.octets > 0 {
 		r.ops[side] += m.octets / 1e6
 	} else {
@@ -298,8 +320,8 @@ func (b *bench) take(r *row, side string, d time.Duration) float64 {
 // cpuOf counts the broker with the gateway.
 func (b *bench) cpuOf(side string) time.Duration {
 	switch side {
-	case ours:
-		return b.parts[ours].cpu() + b.parts["broker"].cpu()
+	case ours, unlogged:
+		return b.parts[side].cpu() + b.parts["broker"].cpu()
 	case direct:
 		return 0
 	default:
