@@ -1,10 +1,16 @@
 package export_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
+	"maps"
 	"net/netip"
 	neturl "net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -78,6 +84,64 @@ func TestCEFReadsBack(t *testing.T) {
 			t.Errorf("record %d reads as %v", r.Seq, got)
 		}
 	}
+}
+
+// TestCEFIsReadByRsyslog: liblognorm, the parser of rsyslog, finds in each line what
+// the record says, and passes none by.
+func TestCEFIsReadByRsyslog(t *testing.T) {
+	recs := append(records(t), everyKind()...)
+	odd := recs[len(recs)-1]
+	odd.Reason, odd.Error, odd.Path = `a|b\c=d`, "one = two\nthree | four\\", "/x=y&z=|"
+	lines := cefLines(t, append(recs, odd))
+	for i, got := range normalized(t, lines) {
+		name, want := readCEF(t, lines[i])
+		if v, ok := got.Extensions["t"]; ok { // of rt: it drops the letter with which the extension begins
+			delete(got.Extensions, "t")
+			got.Extensions["rt"] = v
+		}
+		if got.Vendor != "Sallyport" || got.Name != name || !maps.Equal(got.Extensions, want) {
+			t.Errorf("%s\nreads as %+v", lines[i], got)
+		}
+	}
+}
+
+// normal is what liblognorm makes of a line.
+type normal struct {
+	Vendor     string `json:"DeviceVendor"`
+	Name       string
+	Extensions map[string]string
+}
+
+// normalized has lines read by liblognorm's own program.
+func normalized(t *testing.T, lines []string) []normal {
+	t.Helper()
+	rules := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(rules, []byte("version=2\nrule=:%event:cef%\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "lognormalizer", "-r", rules)
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("lognormalizer: %v: run deploy/setup.sh clients", err)
+	}
+	var all []normal
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var one struct {
+			Event    normal
+			Unparsed string `json:"originalmsg"`
+		}
+		if err := d.Decode(&one); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil || one.Unparsed != "" {
+			t.Fatalf("lognormalizer: %v: %q is no CEF", err, one.Unparsed)
+		}
+		all = append(all, one.Event)
+	}
+	if len(all) != len(lines) {
+		t.Fatalf("%d of %d lines were read", len(all), len(lines))
+	}
+	return all
 }
 
 // TestCEFFollowsItsDictionary: the keys are ArcSight's, and of its types.
