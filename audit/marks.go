@@ -70,8 +70,12 @@ func (l *Log) markLocked() ([]byte, error) {
 	l.turn.Lock()
 	head, seg, upto := l.tree.head(), l.seg, l.seg.off
 	l.unsigned.after = time.Time{}
-	m.unstored = append(m.unstored, l.tree.stored...)
-	l.tree.stored = l.tree.stored[:0]
+	if len(m.unstored) == 0 { // as ever: what was stored makes room for what comes
+		m.unstored, l.tree.stored = l.tree.stored, m.unstored
+	} else {
+		m.unstored = append(m.unstored, l.tree.stored...)
+		l.tree.stored = l.tree.stored[:0]
+	}
 	l.turn.Unlock()
 
 	if err := l.inPlace(seg); err != nil {

@@ -128,6 +128,20 @@ func (c *Client) FindName(cell string, name target.Name) []rules.Carry {
 	return c.Find(cell, &http.Request{Host: name.String()})
 }
 
+// Ready reports whether [Client.Inject] has the credential at hand that p is admitted
+// with, so that it would ask the broker nothing. It is for [gate.Gate.AdmitUsing]:
+// Inject looks again, and p need not be recorded yet.
+func (c *Client) Ready(p gate.Pass) bool {
+	cc := c.cell(p.Identity().Cell)
+	if cc == nil || cc.run != p.Identity().Run || cc.finder == nil || !p.Valid() || !p.Request().Secure {
+		return false
+	}
+	if _, granted := cc.finder.place(p.Decision().Credential); !granted {
+		return false
+	}
+	return cc.held.ready(c.line.Load(), questionOf(p))
+}
+
 // Inject puts the credential that p was admitted with into r, in place of
 // whatever the sandbox put there. Without a credential the head of r stays as it
 // is. An error is a [*gate.DeniedError] with reason credential_mismatch,

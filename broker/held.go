@@ -56,6 +56,17 @@ type heldValue struct {
 	value secret.Value
 }
 
+// ready reports whether use has the answer to q, as of now.
+func (h *holder) ready(line *control.Line, q question) bool {
+	if !line.Silent() {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := h.answers[q]
+	return a != nil && a.line == line && !a.stale
+}
+
 // use returns the answer to q, if it is held and nothing has changed since: that
 // costs one system call. The secret in it is known to [clientCell.expose].
 func (h *holder) use(line *control.Line, q question) (ans injectAnswer, ok bool) {

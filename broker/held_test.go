@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -37,6 +38,17 @@ func (k *kit) held() {
 	if got, err := k.inject("https://api.test/v1/x"); err != nil || got != "Bearer "+realToken {
 		k.t.Fatalf("twin: nothing is held: %q, %v", got, err)
 	}
+}
+
+// ready returns a request that is admitted while the answer to it is held.
+func (k *kit) ready() (*http.Request, gate.Pass) {
+	k.t.Helper()
+	r := request("GET", "https://api.test/v1/x")
+	p, err := admit(k.t, "cell1", "run1", r, nil)
+	if err != nil || !k.client.Ready(p) {
+		k.t.Fatalf("twin: not ready for a question whose answer is held; %v", err)
+	}
+	return r, p
 }
 
 // TestHeldAnswersEnd is CR-25 for what the gateway holds: whatever changes acts on
@@ -81,8 +93,18 @@ func TestHeldAnswersEnd(t *testing.T) {
 			k.grant("cell1", "run1", "api")
 			k.grant("cell2", "run2", "api")
 			k.held()
+			r, p := k.ready()
 			if err := tt.do(k); err != nil {
 				t.Fatal(err)
+			}
+			if k.client.Ready(p) {
+				t.Error("Ready, although what was held has ended")
+			}
+			// Also for a request whose use was recorded already, with its admission.
+			if err := k.client.Inject(t.Context(), p, r); tt.want != "" {
+				wantDenied(t, err, tt.want)
+			} else if got := r.Header.Get("Authorization"); err != nil || got != "Bearer "+rotatedToken {
+				t.Errorf("Inject of what was admitted before = %q, %v; want the new secret", got, err)
 			}
 			switch got, err := k.inject("https://api.test/v1/x"); {
 			case tt.want != "":
@@ -117,6 +139,9 @@ func TestHeldAnswersAnswerOneQuestion(t *testing.T) {
 	for _, tt := range tests {
 		r := request(tt.method, tt.url)
 		p, err := admit(t, tt.cell, tt.run, r, nil)
+		if k.client.Ready(p) {
+			t.Errorf("%s: ready for a question that was not answered", tt.name)
+		}
 		if err == nil {
 			err = k.client.Inject(t.Context(), p, r)
 		}

@@ -101,7 +101,11 @@ func (x *exchange) serve(explain bool) {
 	}
 	req := x.request()
 	req.Carries = x.cfg.Find(x.st.cell, x.in)
-	if x.pass, err = x.cfg.Gate.Admit(x.ctx, req); err != nil {
+	ready := x.cfg.Ready
+	if explain {
+		ready = nil // it will be refused here, whatever the policy says now
+	}
+	if x.pass, err = x.cfg.Gate.AdmitUsing(x.ctx, req, ready); err != nil {
 		x.deny(err)
 		return
 	}

@@ -61,6 +61,10 @@ type Config struct {
 	// FindName tells which credentials the name of a host holds that a stream goes
 	// to. Default: none.
 	FindName func(cell string, name target.Name) []rules.Carry
+	// Ready reports whether Inject has the credential at hand that a request is being
+	// admitted with: (*broker.Client).Ready. Its use is then recorded with the
+	// admission. nil: never.
+	Ready func(gate.Pass) bool
 	// Inject puts the admitted credential into the outgoing request. It is
 	// called for every admitted request, after all other changes to it. A
 	// *gate.DeniedError is a refusal with its reason; any other error refuses

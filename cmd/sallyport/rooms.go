@@ -84,7 +84,7 @@ func (g *gateway) proxyServer(changed, unrecorded <-chan struct{}) (*proxy.Serve
 	return proxy.New(proxy.Config{
 		Gate: g.gate, CellOf: g.table.ByAddr, NameOf: g.names.Lookup,
 		Dial: g.dialer.Dial, Forward: g.forward, Leaf: g.ca.Leaf,
-		Find: g.broker.Find, FindName: g.broker.FindName, Inject: g.broker.Inject,
+		Find: g.broker.Find, FindName: g.broker.FindName, Ready: g.broker.Ready, Inject: g.broker.Inject,
 		Keep:     g.keepBodies,
 		Internal: &proxy.Help{Policy: g.policyText, Denials: g.denials, Ask: g.askAccess, Asked: g.askedFor},
 		Changed:  changed, Unrecorded: unrecorded, Log: g.log, Now: time.Now,

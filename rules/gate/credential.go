@@ -44,21 +44,28 @@ func (g *Gate) tellCredential(ctx context.Context, of *audit.Record, id string) 
 	rec := g.lend()
 	defer g.giveBack(rec)
 	*rec = *of
-	return g.appendCredential(ctx, rec, id, event)
-}
-
-func (g *Gate) appendCredential(ctx context.Context, rec *audit.Record, id, event string) error {
-	// Whose it is and where it was to go; what became of the request is told
-	// in its own records.
-	rec.Kind, rec.ID, rec.Ref, rec.Data = audit.Credential, "", id, json.RawMessage(`{"event":"`+event+`"}`)
-	rec.Verdict, rec.WouldDeny, rec.Addr, rec.Answer, rec.Status = "", "", "", "", 0
-	rec.Sent, rec.Received, rec.Micros = 0, 0, 0
+	aboutCredential(rec, id, event)
 	return g.cfg.Recorder.Append(ctx, rec)
 }
 
+// aboutCredential makes a record of the request id one of what happened to its
+// credential: whose it is and where it was to go. What became of the request is told
+// in its own records.
+func aboutCredential(rec *audit.Record, id, event string) {
+	rec.Kind, rec.ID, rec.Ref, rec.Data = audit.Credential, "", id, json.RawMessage(`{"event":"`+event+`"}`)
+	rec.Verdict, rec.WouldDeny, rec.Addr, rec.Answer, rec.Status = "", "", "", "", 0
+	rec.Sent, rec.Received, rec.Micros = 0, 0, 0
+}
+
 // Used records that the credential of p goes out with its request, before it
-// does. An error is a [*DeniedError]: not recorded, do not send it.
-func (g *Gate) Used(ctx context.Context, p Pass) error { return g.credential(ctx, p, eventUse) }
+// does, unless it stands in the log with the admission already ([Gate.AdmitUsing]).
+// An error is a [*DeniedError]: not recorded, do not send it.
+func (g *Gate) Used(ctx context.Context, p Pass) error {
+	if p.Dialable() && p.p.gate == g && p.p.used.CompareAndSwap(true, false) {
+		return nil
+	}
+	return g.credential(ctx, p, eventUse)
+}
 
 // Minted records that a token was made with the credential of p.
 func (g *Gate) Minted(ctx context.Context, p Pass) error { return g.credential(ctx, p, eventMint) }
@@ -74,7 +81,8 @@ func (g *Gate) credential(ctx context.Context, p Pass, event string) error {
 	rec := g.lend()
 	defer g.giveBack(rec)
 	p.p.record(rec, audit.Credential)
-	if err := g.appendCredential(ctx, rec, p.p.id, event); err != nil {
+	aboutCredential(rec, p.p.id, event)
+	if err := g.cfg.Recorder.Append(ctx, rec); err != nil {
 		return denied(p.p.id, p.p.decision, rules.AuditUnavailable, err)
 	}
 	return nil

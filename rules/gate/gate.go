@@ -165,6 +165,7 @@ type pass struct {
 	began    time.Time
 	recorded bool // an admit record stands in the log
 	closed   atomic.Bool
+	used     atomic.Bool // the use of its credential stands in the log, and is still to come
 	hold     *limit.Hold // counted against the limits of the rule; nil for none
 
 	mu     sync.Mutex   // guards vetted
@@ -236,6 +237,15 @@ var errClientGone = errors.New("the client gave up before its request was record
 // it is not recorded yet: its requests are, and Done records a refusal if there
 // were none. Resolve is recorded once, by [Gate.Answer].
 func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
+	return g.AdmitUsing(ctx, req, nil)
+}
+
+// AdmitUsing is [Gate.Admit] for a request of which ready can tell whether the
+// credential that it was admitted with is at hand, so that nothing lies between
+// its admission and the credential's use. Then both are recorded in one write
+// (ADR-0049), and the first [Gate.Used] of the Pass has nothing left to record. Ready
+// is given a Pass that nothing can be done with yet; nil: never.
+func (g *Gate) AdmitUsing(ctx context.Context, req rules.Request, ready func(Pass) bool) (Pass, error) {
 	p := g.decide(ctx, req)
 	switch {
 	case req.Question != rules.Connect && req.Question != rules.Hello && req.Question != rules.Fetch:
@@ -250,7 +260,7 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 		p.decision = spoke(p.decision, err)
 		return Pass{}, g.refuse(ctx, p, rules.Limit, err)
 	}
-	if err := g.write(ctx, p, audit.Admit); err != nil {
+	if err := g.writeAdmit(ctx, p, ready); err != nil {
 		p.hold.Undo()
 		if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
 			// The log took nothing, since nobody waits; that it was asked is told all the same.
@@ -559,12 +569,25 @@ func (p *pass) record(rec *audit.Record, kind audit.Kind) {
 	}
 }
 
-// write appends the record of p.
-func (g *Gate) write(ctx context.Context, p *pass, kind audit.Kind) error {
+// writeAdmit appends the record of p's admission, and with it, if ready says so and
+// the recorder can, that of its credential's use.
+func (g *Gate) writeAdmit(ctx context.Context, p *pass, ready func(Pass) bool) error {
 	rec := g.lend()
 	defer g.giveBack(rec)
-	p.record(rec, kind)
-	return g.cfg.Recorder.Append(ctx, rec)
+	p.record(rec, audit.Admit)
+	all, ok := g.cfg.Recorder.(AllRecorder)
+	if !ok || ready == nil || p.decision.Credential == "" || !ready(Pass{p}) {
+		return g.cfg.Recorder.Append(ctx, rec)
+	}
+	use := g.lend()
+	defer g.giveBack(use)
+	p.record(use, audit.Credential)
+	aboutCredential(use, p.id, eventUse)
+	if err := all.AppendAll(ctx, []*audit.Record{rec, use}); err != nil {
+		return err
+	}
+	p.used.Store(true)
+	return nil
 }
 
 // lend returns a record to be given back once it is appended. Each is half a

@@ -62,17 +62,22 @@ func newHouse(tb testing.TB) *house {
 	tb.Helper()
 	h := &house{log: &log{}, now: time.Unix(1_700_000_000, 0)}
 	h.id = gate.Identity{Cell: "cell", Run: "run", Policy: policy(tb)}
+	h.record(h.log)
+	return h
+}
+
+// record makes the house's gate anew, with another recorder.
+func (h *house) record(to gate.Recorder) {
 	g, err := gate.New(gate.Config{
 		Identity: func(cell string) (gate.Identity, bool) { return h.id, cell == h.id.Cell },
-		Recorder: h.log,
+		Recorder: to,
 		Now:      func() time.Time { return h.now },
 		Hash:     func(s string) string { return "hash:" + strings.Repeat("x", len(s)) },
 	})
 	if err != nil {
-		tb.Fatal(err)
+		panic(err)
 	}
 	h.Gate = g
-	return h
 }
 
 func policy(tb testing.TB, extra ...rules.Rule) *rules.Policy {

@@ -309,7 +309,7 @@ func (g *gateway) serveProxy(gt *gate.Gate, table *live.Table, dialer *dial.Dial
 	}
 	g.server, err = proxy.New(proxy.Config{
 		Gate: gt, CellOf: table.ByAddr, NameOf: g.nameOf, OriginalDst: redirected,
-		Dial: dialer.Dial, Forward: forward, Leaf: ca.Leaf, Find: g.broker.Find, Inject: g.broker.Inject,
+		Dial: dialer.Dial, Forward: forward, Leaf: ca.Leaf, Find: g.broker.Find, Ready: g.broker.Ready, Inject: g.broker.Inject,
 		Log: slog.New(slog.NewTextHandler(g, nil)), Now: time.Now, Timeouts: proxy.Timeouts{Drain: time.Second},
 	})
 	if err != nil {
