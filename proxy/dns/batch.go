@@ -74,14 +74,21 @@ func (b *batch) say(i int, reply []byte) {
 
 // handleBatch answers what was read. First go the replies that need nobody
 // else; of the rest none waits for another's look-up.
-func (s *Server) handleBatch(ctx context.Context, u datagrams, b *batch) {
+func (s *Server) handleBatch(ctx context.Context, u datagrams, b *batch, t *turn) {
+	t.begin()
 	s.handleTogether(ctx, b)
 	u.write(b.replies)
+	t.end()
 	b.replies = b.replies[:0]
-	if len(b.left)+len(b.looks) == 1 {
+	switch len(b.left) + len(b.looks) {
+	case 0:
+		return
+	case 1:
+		t.give()
 		s.handleLeft(ctx, u, b, 0)
 		return
 	}
+	t.give()
 	var open sync.WaitGroup
 	for i := range len(b.left) + len(b.looks) {
 		open.Go(func() { s.handleLeft(ctx, u, b, i) })

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -187,5 +188,49 @@ func TestLookUpHoldsUpNobody(t *testing.T) {
 		if r.Kind != audit.DNS {
 			t.Errorf("among the first three records: %+v", r)
 		}
+	}
+}
+
+// slowGate records its first batch only when it is asked about another.
+type slowGate struct {
+	dns.Gate
+
+	calls  atomic.Int32
+	second chan struct{}
+}
+
+// AnswerAll implements [dns.Gate].
+func (g *slowGate) AnswerAll(ctx context.Context, qs []gate.Query, answer func(int, rules.Decision) string, opened func(int, gate.Pass)) error {
+	switch g.calls.Add(1) {
+	case 1:
+		select {
+		case <-g.second:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	case 2:
+		close(g.second)
+	}
+	return g.Gate.AnswerAll(ctx, qs, answer, opened)
+}
+
+// TestSlowRecordHoldsUpNobody: what does not fit the batch that is being recorded is
+// answered meanwhile.
+func TestSlowRecordHoldsUpNobody(t *testing.T) {
+	const n = 12 // a batch and a half
+	g := &slowGate{second: make(chan struct{})}
+	w := newWorld(t, rules.NameErrorDenied, func(c *dns.Config) { g.Gate, c.Gate = c.Gate, g })
+	var src []netip.AddrPort
+	var queries []*mdns.Msg
+	for range n {
+		src, queries = append(src, one), append(queries, query("ok.test", mdns.TypeA))
+	}
+	for i, got := range w.burst(src, queries) {
+		if got != "198.18.0.1" {
+			t.Errorf("query %d: %s", i, got)
+		}
+	}
+	if recs := w.records.take(); len(recs) != n || g.calls.Load() != 2 {
+		t.Errorf("%d records for %d queries in %d batches, want 2", len(recs), n, g.calls.Load())
 	}
 }

@@ -46,8 +46,9 @@ func (s *Server) Serve(ctx context.Context, pc net.PacketConn, l net.Listener) e
 		if err != nil {
 			return fmt.Errorf("dns: %w", err)
 		}
+		all := newTurns()
 		for range s.cfg.Workers {
-			g.Go(func() error { return s.work(ctx, u) })
+			g.Go(func() error { return s.work(ctx, u, all.worker()) })
 		}
 	}
 	if l != nil {
@@ -59,9 +60,14 @@ func (s *Server) Serve(ctx context.Context, pc net.PacketConn, l net.Listener) e
 // work handles what has come, again and again. The recorder or a look-up may
 // make a worker wait; then the others go on, and no more than Workers times
 // maxBatch datagrams are in memory.
-func (s *Server) work(ctx context.Context, u datagrams) error {
-	b := newBatch()
+func (s *Server) work(ctx context.Context, u datagrams, t *turn) error {
+	var b *batch // many workers never get a turn
+	defer t.give()
 	for faults := 0; ; {
+		t.take()
+		if b == nil {
+			b = newBatch()
+		}
 		err := u.read(b)
 		switch {
 		case ctx.Err() != nil:
@@ -75,7 +81,7 @@ func (s *Server) work(ctx context.Context, u datagrams) error {
 			continue
 		}
 		faults = 0
-		s.handleBatch(ctx, u, b)
+		s.handleBatch(ctx, u, b, t)
 	}
 }
 
