@@ -38,14 +38,14 @@ type unknownLength struct{ io.Reader }
 
 // octetsMoved adds up what closing records say, and expects the limit as the reason of all
 // that was not let through whole. Each client has one admission with its end, or one refusal.
-func octetsMoved(t *testing.T, l *lab, clients int, rule string) (sent, received int64) {
+func octetsMoved(t *testing.T, l *lab, rule string) (sent, received int64) {
 	t.Helper()
 	ended := map[string]bool{}
 	ends, refusals := 0, 0
-	for ends+refusals < clients {
+	for ends+refusals < octetsClients {
 		recs := l.log.await(t, 1)
 		if len(recs) == 0 {
-			t.Fatalf("%d ends and %d refusals of %d clients", ends, refusals, clients)
+			t.Fatalf("%d ends and %d refusals of %d octetsClients", ends, refusals, octetsClients)
 		}
 		for _, r := range recs {
 			if r.Reason == "no_request" {
@@ -136,7 +136,7 @@ func TestOctetsSentAreExact(t *testing.T) {
 					}
 					return unknownLength{strings.NewReader(strings.Repeat("x", 5*octetsEach))}
 				})
-				sent, _ := octetsMoved(t, l, octetsClients, "there")
+				sent, _ := octetsMoved(t, l, "there")
 				if declared && (whole != 2 || sent != 2*octetsEach || arrived.Load() != 2*octetsEach) ||
 					!declared && (whole != 0 || sent == 0) || arrived.Load() > octetsMost {
 					t.Errorf("%d were whole; %d octets sent, %d arrived", whole, sent, arrived.Load())
@@ -163,7 +163,7 @@ func TestOctetsReceivedAreExact(t *testing.T) {
 					_, _ = io.WriteString(rw, strings.Repeat("x", n))
 				}))
 				whole, came := octetsClient(t, l, w, "back.test", func() io.Reader { return nil })
-				_, received := octetsMoved(t, l, octetsClients, "back")
+				_, received := octetsMoved(t, l, "back")
 				if declared && (whole != 2 || received != 2*octetsEach || came != 2*octetsEach) ||
 					!declared && (whole != 0 || received == 0) || came > octetsMost {
 					t.Errorf("%d were whole; %d octets received, %d came", whole, received, came)
@@ -212,7 +212,7 @@ func TestStreamsAreCutAtTheirLimit(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				sent, received := octetsMoved(t, l, octetsClients, "raw")
+				sent, received := octetsMoved(t, l, "raw")
 				must(t, l.stop())
 				if way == "sent" && (sent != octetsMost || arrived.Load() > octetsMost) || way == "received" && (received != octetsMost || came.Load() > octetsMost) {
 					t.Errorf("%d sent, %d arrived; %d received, %d came", sent, arrived.Load(), received, came.Load())
@@ -263,7 +263,7 @@ func TestWebSocketsAreCutAtTheirLimit(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			sent, received := octetsMoved(t, l, octetsClients, host)
+			sent, received := octetsMoved(t, l, host)
 			if host == "there" && (sent != octetsMost || arrived.Load() > octetsMost) || host == "back" && (received != octetsMost || came.Load() > octetsMost) {
 				t.Errorf("%d sent, %d arrived; %d received, %d came", sent, arrived.Load(), received, came.Load())
 			}

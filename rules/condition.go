@@ -51,7 +51,14 @@ const (
 )
 
 // String names the condition without its value.
-func (c Condition) String() string {
+func (c Condition) String() string { return c.say("with a value") }
+
+// Asked names the condition with its value. It is for whoever reads the policy, whose
+// text the value is, and never for a sandbox.
+func (c Condition) Asked() string { return c.say(fmt.Sprintf("with the value %q", c.Value)) }
+
+// say names the condition, and what it equals as it is told.
+func (c Condition) say(equals string) string {
 	what := "parameter " + c.Name
 	if c.In == InHeader {
 		what = "header " + c.Name
@@ -62,17 +69,8 @@ func (c Condition) String() string {
 	case Absent:
 		return what + " absent"
 	default:
-		return what + " with a value"
+		return what + " " + equals
 	}
-}
-
-// Asked names the condition with its value. It is for whoever reads the policy, whose
-// text the value is, and never for a sandbox.
-func (c Condition) Asked() string {
-	if c.Test == Equals {
-		return strings.TrimSuffix(c.String(), " with a value") + fmt.Sprintf(" with the value %q", c.Value)
-	}
-	return c.String()
 }
 
 // Compare orders conditions.
