@@ -143,8 +143,8 @@ func (l *Log) await(gone <-chan struct{}, e *entry, leading bool, rs ...*Record)
 	err := e.err
 	if err == nil && len(rs) > 0 {
 		e.place(rs[0])
-		for i, w := range e.with {
-			w.place(rs[1+i])
+		for i, r := range rs[1:] {
+			e.with[i].place(r)
 		}
 	}
 	e.free()

@@ -154,8 +154,10 @@ func TestDocumentedExamples(t *testing.T) {
 				t.Errorf("%v, want signature %s", r.Header, want)
 			}
 		}},
-		{"aws-sigv4", "aws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY0\n", "POST https://dynamodb.eu-west-1.amazonaws.com/", "",
-			has("Authorization", "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20260901/eu-west-1/dynamodb/aws4_request,")},
+		{
+			"aws-sigv4", "aws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY0\n", "POST https://dynamodb.eu-west-1.amazonaws.com/", "",
+			has("Authorization", "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20260901/eu-west-1/dynamodb/aws4_request,"),
+		},
 		{"azure-storage", azureKey(), "GET https://acmereports.blob.core.windows.net/incoming/a", "", has("Authorization", "SharedKey acmereports:")},
 		{"azure-sas", azureKey(), "GET https://acmereports.blob.core.windows.net/incoming/a", "", func(t *testing.T, r signed) {
 			t.Helper()
@@ -163,12 +165,18 @@ func TestDocumentedExamples(t *testing.T) {
 				t.Errorf("the query is %q", r.URL.RawQuery)
 			}
 		}},
-		{"tencent-tc3", "SecretId = AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE\nSecretKey = Gu5t9xGARNpq86cd98joQYCN3EXAMPLE\n", "POST https://cvm.tencentcloudapi.com/", "",
-			has("Authorization", "TC3-HMAC-SHA256 Credential=AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE/2026-09-01/cvm/tc3_request,")},
-		{"alibaba-acs3", "AccessKeyId = LTAI5tExampleKeyId\nAccessKeySecret = ExampleSecretOfThirtyCharacters\n", "POST https://ecs.cn-shanghai.aliyuncs.com/", "",
-			has("Authorization", "ACS3-HMAC-SHA256 Credential=LTAI5tExampleKeyId,")},
-		{"volcengine-v4", "AccessKeyId = AKLTExampleOfAKeyId\nSecretAccessKey = ExampleSecretOfThirtyCharacters\n", "POST https://visual.volcengineapi.com/", "",
-			has("Authorization", "HMAC-SHA256 Credential=AKLTExampleOfAKeyId/20260901/cn-north-1/cv/request,")},
+		{
+			"tencent-tc3", "SecretId = AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE\nSecretKey = Gu5t9xGARNpq86cd98joQYCN3EXAMPLE\n", "POST https://cvm.tencentcloudapi.com/", "",
+			has("Authorization", "TC3-HMAC-SHA256 Credential=AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE/2026-09-01/cvm/tc3_request,"),
+		},
+		{
+			"alibaba-acs3", "AccessKeyId = LTAI5tExampleKeyId\nAccessKeySecret = ExampleSecretOfThirtyCharacters\n", "POST https://ecs.cn-shanghai.aliyuncs.com/", "",
+			has("Authorization", "ACS3-HMAC-SHA256 Credential=LTAI5tExampleKeyId,"),
+		},
+		{
+			"volcengine-v4", "AccessKeyId = AKLTExampleOfAKeyId\nSecretAccessKey = ExampleSecretOfThirtyCharacters\n", "POST https://visual.volcengineapi.com/", "",
+			has("Authorization", "HMAC-SHA256 Credential=AKLTExampleOfAKeyId/20260901/cn-north-1/cv/request,"),
+		},
 		{"mtls", "", "", "", nil},        // signs handshakes: test/clients
 		{"oauth2-user", "", "", "", nil}, // a person signs in first: broker/signin_test.go
 		{"github-app", pemText(t, rsaKey), "GET https://api.github.com/repos/acme/app/issues", "", has("Authorization", "Bearer "+documentedToken)},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"sallyport/broker/needle"
@@ -64,7 +65,7 @@ func (g *guarded) Read(p []byte) (int, error) {
 // together.
 func (g *guarded) trailers() error {
 	for key, values := range g.r.Trailer {
-		for _, v := range append(values[:len(values):len(values)], strings.Join(values, "")) {
+		for _, v := range append(slices.Clip(values), strings.Join(values, "")) {
 			if h, ok := needle.Next(g.finder.set, v, 0); ok {
 				return g.refuse(g.finder.credential(h.Needle), "trailer "+http.CanonicalHeaderKey(key))
 			}

@@ -81,10 +81,10 @@ func suspect[T Text](l *layers, text T, from, p, end int) int {
 	}
 	limit, found := min(end, len(text)-atGlance+1), false
 	if b, ok := any(text).([]byte); ok && hasVectors && l.around.sieve != nil {
-		p, found = sieved(l, b, from, p, limit)
+		p, found = sieved(l, b, p, limit)
 	}
 	if !found {
-		p, found = skim(l, text, from, p, limit)
+		p, found = skim(l, text, p, limit)
 	}
 	for !found && p < end && innocent(l, text, from, p) {
 		p++
@@ -94,7 +94,7 @@ func suspect[T Text](l *layers, text T, from, p, end int) int {
 
 // sieved goes on from p while there are blocks before limit. It reports whether it has
 // found a suspect.
-func sieved(l *layers, text []byte, from, p, limit int) (at int, found bool) {
+func sieved(l *layers, text []byte, p, limit int) (at int, found bool) {
 	t := l.around
 	for p < limit {
 		k, m := sieveAVX2(text[p:limit+1], t.sieve)
@@ -115,7 +115,7 @@ func sieved(l *layers, text []byte, from, p, limit int) (at int, found bool) {
 
 // skim is as sieved, for eight octets at a time. For the method see Warren, Hacker's
 // Delight, 6-1.
-func skim[T Text](l *layers, text T, from, p, limit int) (at int, found bool) {
+func skim[T Text](l *layers, text T, p, limit int) (at int, found bool) {
 	t, k := l.around, &l.around.marks
 	low, lines, aboveLines, percents, aboveAmps, equal, back := k.low, k.lines, k.aboveLines, k.percents, k.aboveAmps, k.equal, k.back
 	w := text[:max(p, limit)]

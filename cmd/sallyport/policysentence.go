@@ -170,9 +170,13 @@ func about(c *prove.Change) string {
 
 // conditionWords say what headers and query a change is about.
 func conditionWords(c *prove.Change) string {
-	text := ""
+	var asked []string
 	for i := range c.Rule.Conditions {
-		text += map[bool]string{true: ", with ", false: " and "}[i == 0] + c.Rule.Conditions[i].Asked()
+		asked = append(asked, c.Rule.Conditions[i].Asked())
+	}
+	text := ""
+	if len(asked) > 0 {
+		text = ", with " + strings.Join(asked, " and ")
 	}
 	if c.Facts && !conditional(c) {
 		text += ", with headers or a query like those of the example"
