@@ -245,7 +245,7 @@ func TestClientCertificate(t *testing.T) {
 			if err := g.admin.Call(t.Context(), "/v1/revoke", map[string]string{"cell": cell}, nil); err != nil {
 				t.Fatal(err)
 			}
-			if got := g.must("", "curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "https://partner.test/api"); got == "200" || !slices.Contains(g.reasons(), "credential_mismatch") {
+			if got := g.must("", "curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "https://partner.test/api"); got == "200" || !slices.Contains(g.reasons(), "credential_revoked") {
 				t.Errorf("after revocation: %s, refusals %q", got, g.reasons())
 			}
 			g.holdsNone(pemOf(t, key)[40:80])
