@@ -241,6 +241,9 @@ func (w *keyWorld) attach(t *testing.T, p *policyfile.PolicyFile, approved *live
 		must(t, err)
 	}
 	must(t, w.table.Attach(live.Cell{Identity: gate.Identity{Cell: cellID, Run: run, Policy: policy}, Addr: file.Sandbox}))
+	if w.door != nil { // a connection of the run before is cut, with the streams that begin on it meanwhile
+		w.door.CloseIdleConnections()
+	}
 	select {
 	case w.changed <- struct{}{}:
 	default:
