@@ -2,7 +2,6 @@ package verify
 
 import (
 	"bytes"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
@@ -27,10 +26,7 @@ const anchorHeader = "sallyport/anchor-proof@v1"
 // 2.1.2) in base64, an empty line, and the anchor.
 func (p *AnchorProof) Marshal() []byte {
 	out := []byte(anchorHeader + "\n")
-	for _, h := range p.Path {
-		out = fmt.Appendf(out, "%s\n", h)
-	}
-	out = append(out, '\n')
+	out = append(appendPath(out, p.Path), '\n')
 	return append(out, p.Anchor...)
 }
 
@@ -41,14 +37,11 @@ func ParseAnchorProof(data []byte) (*AnchorProof, error) {
 	if !ok || lines[0] != anchorHeader {
 		return nil, errors.New("reading the proof of an anchor: this is none")
 	}
-	p := &AnchorProof{Anchor: msg}
-	for _, l := range lines[1:] {
-		raw, err := base64.StdEncoding.Strict().DecodeString(l)
-		if err != nil || len(raw) != tlog.HashSize {
-			return nil, errors.New("reading the proof of an anchor: malformed hash")
-		}
-		p.Path = append(p.Path, tlog.Hash(raw))
+	path, err := parsePath(lines[1:])
+	if err != nil {
+		return nil, fmt.Errorf("reading the proof of an anchor: %w", err)
 	}
+	p := &AnchorProof{Anchor: msg, Path: path}
 	if !bytes.Equal(p.Marshal(), data) {
 		return nil, errors.New("reading the proof of an anchor: not in its one spelling")
 	}

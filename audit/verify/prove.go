@@ -233,11 +233,28 @@ const proofHeader = "c2sp.org/tlog-proof@v1"
 func (p *Proof) Marshal() []byte {
 	out := append(bytes.Clone(p.Record), '\n')
 	out = fmt.Appendf(out, "%s\nindex %d\n", proofHeader, p.Index)
-	for _, h := range p.Path {
+	out = append(appendPath(out, p.Path), '\n')
+	return append(out, p.Checkpoint...)
+}
+
+// appendPath writes the hashes of a proof, one a line.
+func appendPath(out []byte, path []tlog.Hash) []byte {
+	for _, h := range path {
 		out = fmt.Appendf(out, "%s\n", h)
 	}
-	out = append(out, '\n')
-	return append(out, p.Checkpoint...)
+	return out
+}
+
+// parsePath reads the lines that appendPath wrote.
+func parsePath(lines []string) (path []tlog.Hash, err error) {
+	for _, l := range lines {
+		raw, err := base64.StdEncoding.Strict().DecodeString(l)
+		if err != nil || len(raw) != tlog.HashSize {
+			return nil, errors.New("malformed hash")
+		}
+		path = append(path, tlog.Hash(raw))
+	}
+	return path, nil
 }
 
 // ParseProof reads what Marshal wrote. It proves nothing until it is checked.
@@ -253,14 +270,11 @@ func ParseProof(data []byte) (*Proof, error) {
 	if !ok || err != nil || strconv.FormatInt(index, 10) != digits {
 		return nil, errors.New("reading a proof: no index")
 	}
-	p := &Proof{Record: record, Index: index, Checkpoint: msg}
-	for _, l := range lines[2:] {
-		raw, err := base64.StdEncoding.Strict().DecodeString(l)
-		if err != nil || len(raw) != tlog.HashSize {
-			return nil, errors.New("reading a proof: malformed hash")
-		}
-		p.Path = append(p.Path, tlog.Hash(raw))
+	path, err := parsePath(lines[2:])
+	if err != nil {
+		return nil, fmt.Errorf("reading a proof: %w", err)
 	}
+	p := &Proof{Record: record, Index: index, Checkpoint: msg, Path: path}
 	if !bytes.Equal(p.Marshal(), data) {
 		return nil, errors.New("reading a proof: not in its one spelling")
 	}

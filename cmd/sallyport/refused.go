@@ -58,34 +58,36 @@ func (g *gateway) attached(run string) bool {
 // process that refused it, which has forgotten it by now.
 func (g *gateway) refusedBefore(run string, since time.Time, until uint64) (denialsOut, error) {
 	var out denialsOut
-	f := query.Where("run", run)
-	f.Since = since
-	for rec, err := range query.Records(g.inst.auditDir(), f) {
-		if err != nil {
-			return out, err
-		}
-		if rec.Seq >= until {
-			break
-		}
-		if refusal(&rec) {
+	err := g.recordsBefore(query.Where("run", run), since, until, func(rec *audit.Record) {
+		if refusal(rec) {
 			out.Count++
-			out.Denials = newest(append(out.Denials, deniedOf(&rec)), maxDenials)
+			out.Denials = newest(append(out.Denials, deniedOf(rec)), maxDenials)
 		}
+	})
+	if err != nil {
+		return out, err
 	}
-	f = query.Where("kind", string(audit.Gap))
-	f.Since = since
-	for rec, err := range query.Records(g.inst.auditDir(), f) {
-		if err != nil {
-			return out, err
-		}
-		if rec.Seq >= until {
-			break
-		}
+	err = g.recordsBefore(query.Where("kind", string(audit.Gap)), since, until, func(rec *audit.Record) {
 		// The one that this process began with tells of the one before: of a run
 		// that began later it tells nothing.
-		out.More = out.More || !rec.Time.Before(since.Add(clockStep)) && uncounted(&rec)
+		out.More = out.More || !rec.Time.Before(since.Add(clockStep)) && uncounted(rec)
+	})
+	return out, err
+}
+
+// recordsBefore calls f with the records of the log that match, before a number.
+func (g *gateway) recordsBefore(match query.Filter, since time.Time, until uint64, f func(*audit.Record)) error {
+	match.Since = since
+	for rec, err := range query.Records(g.inst.auditDir(), match) {
+		if err != nil {
+			return err
+		}
+		if rec.Seq >= until {
+			break
+		}
+		f(&rec)
 	}
-	return out, nil
+	return nil
 }
 
 // uncounted reports whether refusals of that time are in no record.
