@@ -3,7 +3,6 @@ package proxy_test
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"testing"
@@ -13,18 +12,6 @@ import (
 
 	"sallyport/audit"
 )
-
-// overH2 opens a connection that speaks HTTP/2 by frames.
-func overH2(t *testing.T, l *lab, w way) (*frames, io.Closer) {
-	t.Helper()
-	c, err := w.open(l, t.Context(), "ok.test:443")
-	must(t, err)
-	tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2"}})
-	must(t, err)
-	f := newFrames(t, tc)
-	must(t, f.WriteSettings())
-	return f, tc
-}
 
 // TestSplitOverH2: what HTTP/2 can carry in a pseudo-header, and HTTP/1 to the origin
 // would read as more than that, and spellings of the place that say something else.

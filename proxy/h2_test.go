@@ -39,6 +39,18 @@ func newFrames(t *testing.T, c net.Conn) *frames {
 	return f
 }
 
+// overH2 opens a connection that speaks HTTP/2 by frames.
+func overH2(t *testing.T, l *lab, w way) (*frames, io.Closer) {
+	t.Helper()
+	c, err := w.open(l, t.Context(), "ok.test:443")
+	must(t, err)
+	tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2"}})
+	must(t, err)
+	f := newFrames(t, tc)
+	must(t, f.WriteSettings())
+	return f, tc
+}
+
 // head sends a request's head, in as many frames as it takes.
 func (f *frames) head(id uint32, fields ...hpack.HeaderField) {
 	f.t.Helper()
@@ -209,13 +221,8 @@ func TestUnreadableH2(t *testing.T) {
 			l.serveOrigin("ok.test", true, o)
 			for _, tt := range tests {
 				t.Run(fmt.Sprintf("%s, used %v, %s", w.name, used, tt.name), func(t *testing.T) {
-					c, err := w.open(l, t.Context(), "ok.test:443")
-					must(t, err)
+					f, c := overH2(t, l, w)
 					defer c.Close()
-					tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2"}})
-					must(t, err)
-					f := newFrames(t, tc)
-					must(t, f.WriteSettings())
 					id := uint32(1)
 					if used {
 						f.head(id, plainHead()...)
@@ -241,7 +248,7 @@ func TestUnreadableH2(t *testing.T) {
 					if r := wantRefusal(t, l, reason); r.Error == "" {
 						t.Error("the record does not say what was wrong")
 					}
-					_ = tc.Close()
+					_ = c.Close()
 					wantNothingDialled(t, l)
 					if saw := o.take(); len(saw) > 0 {
 						t.Errorf("the origin saw %+v", saw)
@@ -266,13 +273,8 @@ func TestSlowHeadOfH2(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			l := newLab(t, func(c *proxy.Config) { c.Timeouts = proxy.Timeouts{Header: time.Second, Drain: time.Second} })
 			l.serveOrigin("ok.test", true, &witness{})
-			c, err := w.open(l, t.Context(), "ok.test:443")
-			must(t, err)
+			f, c := overH2(t, l, w)
 			defer c.Close()
-			tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2"}})
-			must(t, err)
-			f := newFrames(t, tc)
-			must(t, f.WriteSettings())
 			f.head(1, plainHead()...)
 			if got := f.result(); got != "200" {
 				t.Errorf("the twin: %s", got)

@@ -1,7 +1,6 @@
 package proxy_test
 
 import (
-	"crypto/tls"
 	"io"
 	"net/http"
 	"strings"
@@ -33,13 +32,8 @@ func TestTrailersOfH2(t *testing.T) {
 				}
 				ends <- end{err, r.Trailer.Get("X-Up")}
 			}))
-			c, err := w.open(l, t.Context(), "ok.test:443")
-			must(t, err)
+			f, c := overH2(t, l, w)
 			defer c.Close()
-			tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2"}})
-			must(t, err)
-			f := newFrames(t, tc)
-			must(t, f.WriteSettings())
 			post := append(pseudo("POST", "https", "ok.test", "/v1/x"), field("trailer", "x-up"))
 			for i, tt := range []struct {
 				octets int

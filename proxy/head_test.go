@@ -1,7 +1,6 @@
 package proxy_test
 
 import (
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -134,13 +133,8 @@ func TestLengthsOfH2(t *testing.T) {
 		l.serveOrigin("ok.test", true, o)
 		for _, tt := range tests {
 			t.Run(fmt.Sprintf("%s, %s", w.name, tt.name), func(t *testing.T) {
-				c, err := w.open(l, t.Context(), "ok.test:443")
-				must(t, err)
+				f, c := overH2(t, l, w)
 				defer c.Close()
-				tc, err := handshake(t, l, c, &tls.Config{ServerName: "ok.test", NextProtos: []string{"h2"}})
-				must(t, err)
-				f := newFrames(t, tc)
-				must(t, f.WriteSettings())
 				var lengths []hpack.HeaderField
 				for _, n := range tt.lengths {
 					lengths = append(lengths, field("content-length", n))

@@ -680,8 +680,15 @@ func (l *lab) setOrigin(hostport, addr string) {
 
 // serveRaw starts the origin raw.test:5432, which is not HTTP.
 func (l *lab) serveRaw(handle func(net.Conn)) {
+	l.setOrigin("raw.test:5432", serveConns(l.t, func() { _ = l.stop() }, handle).String())
+}
+
+// serveConns has handle serve connections, which it closes then, until the test has
+// ended; first is done before the last are waited for.
+func serveConns(t testing.TB, first func(), handle func(net.Conn)) net.Addr {
+	t.Helper()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(l.t, err)
+	must(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -695,12 +702,12 @@ func (l *lab) serveRaw(handle func(net.Conn)) {
 			})
 		}
 	})
-	l.t.Cleanup(func() {
-		_ = l.stop()
+	t.Cleanup(func() {
+		first()
 		ln.Close()
 		wg.Wait()
 	})
-	l.setOrigin("raw.test:5432", ln.Addr().String())
+	return ln.Addr()
 }
 
 func must(t testing.TB, err error) {

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -67,35 +66,23 @@ func startMySQL(t *testing.T, l *lab, names ...string) (asked string) {
 // bridge does for programs that know no proxy. It returns its port.
 func (l *lab) bridge(t *testing.T, open func(context.Context, string) (net.Conn, error), hostport string) string {
 	t.Helper()
-	ln, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer c.Close()
-				up, err := open(t.Context(), hostport)
-				if err != nil {
-					return
-				}
-				defer up.Close()
-				wg.Go(func() {
-					_, _ = io.Copy(up, c)
-					up.Close()
-				})
-				_, _ = io.Copy(c, up)
-			})
+	addr := serveConns(t, func() {}, func(c net.Conn) {
+		up, err := open(t.Context(), hostport)
+		if err != nil {
+			return
 		}
+		defer up.Close()
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			_, _ = io.Copy(up, c)
+			up.Close()
+		}()
+		_, _ = io.Copy(c, up)
+		c.Close()
+		<-sent
 	})
-	t.Cleanup(func() {
-		ln.Close()
-		wg.Wait()
-	})
-	_, port, err := net.SplitHostPort(ln.Addr().String())
+	_, port, err := net.SplitHostPort(addr.String())
 	must(t, err)
 	return port
 }

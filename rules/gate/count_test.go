@@ -77,6 +77,21 @@ func TestLimitIsExact(t *testing.T) {
 	}
 }
 
+// restarted returns a house that counts again what the log of another says, and that.
+func restarted(t *testing.T, h *house, l rules.Limits) (again *house, before []audit.Record) {
+	t.Helper()
+	before = h.log.all()
+	for i := range before {
+		before[i].Time = h.now
+	}
+	again = newHouse(t)
+	limited(t, again, l)
+	if err := again.Recount(each(before, nil)); err != nil {
+		t.Fatal(err)
+	}
+	return again, before
+}
+
 // TestLimitSurvivesARestart: a new gate counts what the log says.
 func TestLimitSurvivesARestart(t *testing.T) {
 	h := newHouse(t)
@@ -92,15 +107,7 @@ func TestLimitSurvivesARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := h.log.all()
-	for i := range before {
-		before[i].Time = h.now
-	}
-	again := newHouse(t)
-	limited(t, again, l)
-	if err := again.Recount(each(before, nil)); err != nil {
-		t.Fatal(err)
-	}
+	again, before := restarted(t, h, l)
 	p, err := again.Admit(t.Context(), req)
 	if err != nil {
 		t.Fatalf("the third: %v", err)
@@ -204,15 +211,7 @@ func TestUnknownOctetsCountInFull(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		before := h.log.all()
-		for i := range before {
-			before[i].Time = h.now
-		}
-		again := newHouse(t)
-		limited(t, again, l)
-		if err := again.Recount(each(before, nil)); err != nil {
-			t.Fatal(err)
-		}
+		again, _ := restarted(t, h, l)
 		p, err = again.Admit(t.Context(), req)
 		if !ended {
 			if d := deniedBy(t, err); d.Reason != rules.Limit || d.Wait < time.Hour || d.Decision.Rule != "api" {

@@ -25,17 +25,7 @@ func strictly(t *testing.T, text string, creds ...policyfile.Credential) policyf
 // TestEveryFindingHasItsID: each kind of finding is told of a policy that has it alone,
 // with its ID, and not of the twin that has been mended.
 func TestEveryFindingHasItsID(t *testing.T) {
-	idp, err := policyfile.ParseCredential("idp.yaml", []byte(`apiVersion: sallyport/v1
-kind: Credential
-metadata: {name: idp}
-type: oauth2-user
-oauth2-user: {token_url: "https://id.test/token", device_url: "https://id.test/device", client_id: x, auth: none, grants: [device_code], scopes: [a]}
-endpoints: [{host: id.test, methods: [POST], paths: [/token, /device]}, {host: api.test}]
-source: {none: true}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	idp := signInCredential(t)
 	const good = "{host: a.test}"
 	with := func(match, rest string) string {
 		return head + "rules: [{id: a, reason: x, allow: " + match + rest + "}]\n"

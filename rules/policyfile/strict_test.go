@@ -88,9 +88,9 @@ tests:
 	}
 }
 
-// TestOpenSignIn: a rule that lets a program ask where people sign in, and not by way
-// of the broker, is told of, with its place.
-func TestOpenSignIn(t *testing.T) {
+// signInCredential returns a credential by way of which people sign in.
+func signInCredential(t *testing.T) *policyfile.Credential {
+	t.Helper()
 	cred, err := policyfile.ParseCredential("idp.yaml", []byte(`apiVersion: sallyport/v1
 kind: Credential
 metadata: {name: idp}
@@ -102,6 +102,13 @@ source: {none: true}
 	if err != nil {
 		t.Fatal(err)
 	}
+	return cred
+}
+
+// TestOpenSignIn: a rule that lets a program ask where people sign in, and not by way
+// of the broker, is told of, with its place.
+func TestOpenSignIn(t *testing.T) {
+	cred := signInCredential(t)
 	const with = ", credential: idp}"
 	tests := []struct{ name, rules, want string }{
 		{"without", `{id: a, reason: x, allow: {host: id.test, methods: [POST], paths: [/token]}}`, `p.yaml:4:9: rule "a" lets people sign in at https://id.test/token without credential "idp"`},
