@@ -371,9 +371,9 @@ func newAuditHash() *cobra.Command {
 		Use:   "hash VALUE",
 		Short: "Find the records in which a value stands as a keyed hash",
 		Long: `Hash makes the keyed hash of a value and prints the records that hold it: a query string as a
-whole; a path, or a segment of one, and a method in which a placeholder was leaked; a value that
-was too long for its field. It needs the key of the hash, which is beside the key
-that signs the log. A VALUE of - is read from the standard input, so that no other process sees it.`,
+whole; a path, or a segment of one, a method and the name of a host in which a placeholder was
+leaked; a value that was too long for its field. It needs the key of the hash, which is beside the
+key that signs the log. A VALUE of - is read from the standard input, so that no other process sees it.`,
 		Example: "  sallyport audit hash 'token=abc&page=2'\n  sallyport audit hash SEGMENT\n  sallyport audit hash --key ./audit-key/key - < value",
 		Args:    exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
