@@ -1,5 +1,7 @@
 package rules
 
+import "slices"
+
 // Limits bound what one rule admits for one run. The zero Limits bound nothing.
 // All but Body are counted outside of [Policy.Decide], which has no memory.
 type Limits struct {
@@ -10,11 +12,15 @@ type Limits struct {
 	Body       int64 // octets of one request's body
 }
 
-// Rate is so much in any period of so many seconds, 0 for no bound.
+// Rate is so much in any period of so many seconds, 0 for no bound. The period is one
+// of [Periods].
 type Rate struct {
 	N      int64
 	Period int64
 }
+
+// Periods are a minute, an hour and a day, in seconds.
+var Periods = [...]int64{60, 3600, 86400}
 
 // Totals are the limits of a run over all of its rules, by who set them.
 type Totals struct{ Floor, Policy, Run Limits }
@@ -97,9 +103,9 @@ func (p *Policy) Limited() bool {
 }
 
 func (c *compiler) checkLimits(l *Limits) {
-	for _, rate := range []Rate{l.Requests, l.Sent, l.Received, {l.Concurrent, 1}, {l.Body, 1}} {
-		if rate.N < 0 || rate.N > 0 && rate.Period <= 0 {
-			c.fault("limits", "%d in %d seconds is no limit", rate.N, rate.Period)
+	for _, r := range []Rate{l.Requests, l.Sent, l.Received, {l.Concurrent, Periods[0]}, {l.Body, Periods[0]}} {
+		if r.N < 0 || r.N > 0 && !slices.Contains(Periods[:], r.Period) {
+			c.fault("limits", "%d in %d seconds is no limit", r.N, r.Period)
 		}
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"sallyport/proxy/dial"
 	"sallyport/proxy/dns"
 	"sallyport/rules/gate"
+	"sallyport/rules/limit/ledger"
 	"sallyport/rules/live"
 	"sallyport/rules/policyfile"
 )
@@ -115,6 +116,7 @@ type gateway struct {
 	inst    instance
 	log     *slog.Logger
 	records *audit.Log
+	aside   *ledger.Ledger
 	recent  *recorder
 	gate    *gate.Gate
 	table   live.Table
@@ -170,7 +172,10 @@ func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Log
 	g.first = g.records.Signed() // how the log was opened is signed at once
 	g.metrics = newMetrics(func() int { return len(g.table.Cells()) }, g.records.Ready)
 	g.recent = newRecorder(g.records, g.metrics)
-	g.gate, err = gate.New(gate.Config{Identity: g.identity, Recorder: g.recent, Now: time.Now, Hash: g.records.Hash})
+	if g.aside, err = ledger.Open(inst.run("limits", "aside")); err != nil {
+		return nil, errors.Join(err, g.records.Close())
+	}
+	g.gate, err = gate.New(gate.Config{Identity: g.identity, Recorder: g.recent, Now: time.Now, Hash: g.records.Hash, Ledger: g.aside})
 	if err != nil {
 		return nil, errors.Join(err, g.records.Close())
 	}
@@ -203,7 +208,7 @@ func openGateway(ctx context.Context, inst instance, o logOptions, log *slog.Log
 // period is longer than a day.
 func (g *gateway) recount() error {
 	if !slices.ContainsFunc(g.table.Cells(), func(c live.Cell) bool { return c.Policy.Limited() }) {
-		return nil
+		return g.gate.Recount(func(func(audit.Record, error) bool) {})
 	}
 	now := time.Now().UTC()
 	f, err := query.Parse("kind=admit,done since=25h", now)
@@ -263,7 +268,7 @@ func (g *gateway) serve(ctx context.Context, socks *sockets) error {
 func (g *gateway) close() {
 	g.dialer.Close()
 	g.broker.Close()
-	if err := errors.Join(g.names.Close(), g.records.Close()); err != nil {
+	if err := errors.Join(g.names.Close(), g.records.Close(), g.aside.Close()); err != nil {
 		g.log.Error("closing", "cause", err)
 	}
 }

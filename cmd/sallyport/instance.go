@@ -204,6 +204,7 @@ func (i instance) layout(a accounts) []dir {
 		{i.policies(), 0o750, 0, a.group},
 		{i.credentials(), 0o750, 0, a.group},
 		{i.run("names"), 0o700, a.gateway.uid, a.gateway.gid},
+		{i.run("limits"), 0o700, a.gateway.uid, a.gateway.gid},
 		{i.state(), 0o755, 0, 0},
 		{i.state("ca"), 0o700, a.gateway.uid, a.gateway.gid},
 		{i.state("audit"), 0o750 | fs.ModeSetgid, a.gateway.uid, a.reviewers}, // and so are the files in it

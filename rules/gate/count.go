@@ -14,10 +14,10 @@ import (
 
 // Recount counts again what records say was admitted and carried under the
 // limits of the cells that are attached. What is admitted is recorded first,
-// so nothing is lost over a restart, however the last process ended: what has no
-// record of its end may have carried all that its limits of octets let through, and
-// counts as if it had (ADR-0041). It is for the beginning, before anything is
-// admitted; an error means that the counts are not known.
+// so nothing is lost over a restart, however the last process ended. What has no
+// record of its end counts as the ledger has it, and what that does not know of as all
+// that its limits of octets let through (ADR-0041). It is called once, at the beginning,
+// before anything is admitted; an error means that the counts are not known.
 func (g *Gate) Recount(recs iter.Seq2[audit.Record, error]) error {
 	open := map[string]admitted{} // by id, what has limits of octets
 	for rec, err := range recs {
@@ -41,10 +41,32 @@ func (g *Gate) Recount(recs iter.Seq2[audit.Record, error]) error {
 		default:
 		}
 	}
-	for _, a := range open {
-		g.counts.Fill(a.run, g.cfg.Now(), a.claims...)
+	for id, a := range open {
+		g.recountOpen(id, a)
+	}
+	if g.cfg.Ledger != nil {
+		g.cfg.Ledger.Settle()
 	}
 	return nil
+}
+
+// recountOpen counts what a process that was killed had set aside for something that
+// was open.
+func (g *Gate) recountOpen(id string, a admitted) {
+	amounts := [2]int64{limit.Unknown, limit.Unknown}
+	var at [2]time.Time
+	if g.cfg.Ledger != nil {
+		if left, ok := g.cfg.Ledger.Left(id); ok {
+			amounts, at = left.Amounts, left.At
+		}
+	}
+	for d := range amounts {
+		if amounts[d] < 0 {
+			amounts[d], at[d] = limit.Unknown, g.cfg.Now()
+		}
+	}
+	g.counts.Recount(a.run, at[limit.Sent], 0, amounts[limit.Sent], 0, a.claims...)
+	g.counts.Recount(a.run, at[limit.Received], 0, 0, amounts[limit.Received], a.claims...)
 }
 
 // admitted is what a record says was admitted.
@@ -67,6 +89,28 @@ func (p *pass) count() (*limit.Hold, error) {
 	}
 	d := &p.decision
 	return p.gate.counts.Take(p.identity.Run, p.began, declared, claims(d.Rule, d.Limits, d.Totals)...)
+}
+
+// enter writes down, before p is recorded, what was set aside for it, where limits of
+// octets have the rest follow.
+func (p *pass) enter() (err error) {
+	sends, receives := p.hold.Limits()
+	if p.gate.cfg.Ledger == nil || !sends && !receives {
+		return nil
+	}
+	if p.entry, err = p.gate.cfg.Ledger.Enter(p.id, p.began, p.hold.Aside()); err != nil {
+		return err
+	}
+	p.hold.Keep(p.entry)
+	return nil
+}
+
+// leave ends what enter began, once the end of p is certain to be in the log before
+// whatever comes after it.
+func (p *pass) leave() {
+	if p.entry != nil {
+		p.entry.Free()
+	}
 }
 
 // spoke returns a decision as of whoever set the limit that was reached.
@@ -95,8 +139,9 @@ func (p Pass) Bounds() (sends, receives bool) {
 }
 
 // Send counts n octets that are about to go upstream, and returns how many of them
-// may. If those are not all, a limit was reached in the midst of it: the error is a
-// [*DeniedError], which is not recorded by itself: [Pass.Done] tells it.
+// may. If those are not all, a limit was reached in the midst of it, or it could not be
+// noted how many there are: the error is a [*DeniedError], which is not recorded by
+// itself: [Pass.Done] tells it.
 func (p Pass) Send(n int) (int, error) {
 	if p.p == nil {
 		return 0, denied("", rules.Decision{}, rules.NoPolicy, errors.New("no pass to send with"))
@@ -128,7 +173,11 @@ func (p *pass) over(err error) error {
 	if err == nil {
 		return nil
 	}
-	e := denied(p.id, spoke(p.decision, err), rules.Limit, err)
+	reason := rules.AuditUnavailable
+	if _, reached := errors.AsType[*limit.ReachedError](err); reached {
+		reason = rules.Limit
+	}
+	e := denied(p.id, spoke(p.decision, err), reason, err)
 	e.Wait = waitOf(err)
 	return e
 }

@@ -11,6 +11,7 @@ import (
 	"sallyport/audit"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/limit/ledger"
 )
 
 // limited gives the rule about api.test limits.
@@ -230,5 +231,69 @@ func TestUnknownOctetsCountInFull(t *testing.T) {
 		if d := deniedBy(t, err); n != 100 || d.Reason != rules.Limit || d.Wait < time.Hour {
 			t.Errorf("%d more, %+v", n, d)
 		}
+	}
+}
+
+// TestWhatCannotBeSetAsideIsRefused: where it cannot be written down how much crosses
+// under a limit of octets, nothing does; what no such limit is about goes on.
+func TestWhatCannotBeSetAsideIsRefused(t *testing.T) {
+	h := newHouse(t)
+	aside, err := ledger.Open(t.TempDir() + "/aside")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.recordAside(h.log, aside)
+	limited(t, h, rules.Limits{Received: rules.Rate{N: 1 << 30, Period: 86400}})
+	req := request(t, rules.Fetch, "api.test")
+	p, err := h.Admit(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := p.Receive(100); n != 100 || err != nil {
+		t.Fatal(n, err)
+	}
+	if err := aside.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n, err := p.Receive(1 << 20)
+	if wantDenied(t, err, rules.AuditUnavailable); n != 0 {
+		t.Errorf("%d crossed", n)
+	}
+	_, err = h.Admit(t.Context(), req)
+	wantDenied(t, err, rules.AuditUnavailable)
+	if _, err := h.Admit(t.Context(), request(t, rules.Connect, "raw.test:443")); err != nil {
+		t.Errorf("without limits of octets: %v", err)
+	}
+	wantRecords(t, h, "admit allowed inspect api", "refuse audit_unavailable deny api", "admit allowed tunnel raw")
+}
+
+// TestAReloadKeepsTheCounts: what was used before a policy changed is used after it, and
+// what is open goes on under the new limits, if it is counted.
+func TestAReloadKeepsTheCounts(t *testing.T) {
+	h := newHouse(t)
+	req := request(t, rules.Fetch, "api.test")
+	limited(t, h, rules.Limits{Requests: rules.Rate{N: 100, Period: 60}, Received: rules.Rate{N: 1 << 20, Period: 3600}})
+	p, err := h.Admit(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := p.Receive(500); n != 500 || err != nil {
+		t.Fatal(n, err)
+	}
+	limited(t, h, rules.Limits{Requests: rules.Rate{N: 1, Period: 86400}, Received: rules.Rate{N: 600, Period: 86400}})
+	if !h.Recheck(p) {
+		t.Error("what is counted is cut")
+	}
+	n, err := p.Receive(500)
+	if wantDenied(t, err, rules.Limit); n != 100 {
+		t.Errorf("%d of 100 that are left", n)
+	}
+	_, err = h.Admit(t.Context(), req)
+	if d := wantDenied(t, err, rules.Limit); d.Error() != "denied: limit: the limit of 1 request in 86400 seconds is reached" {
+		t.Error(d)
+	}
+	limited(t, h, rules.Limits{Sent: rules.Rate{N: 1 << 30, Period: 86400}})
+	if h.Recheck(p) {
+		t.Error("what nobody counts goes on under a limit")
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"sallyport/audit"
 	"sallyport/rules"
 	"sallyport/rules/limit"
+	"sallyport/rules/limit/ledger"
 )
 
 // Recorder appends records. Append returns after the record is as durable as
@@ -43,8 +44,8 @@ type Identity struct {
 	Policy *rules.Policy
 }
 
-// Config is what a Gate needs; every field is required. All are called by many
-// goroutines at once.
+// Config is what a Gate needs; every field but Ledger is required. All are called by
+// many goroutines at once.
 type Config struct {
 	// Identity returns the identity of a cell; ok is false for a cell that is
 	// not attached, which is refused.
@@ -53,6 +54,8 @@ type Config struct {
 	Now      func() time.Time
 	// Hash makes the keyed hash that stands for a sensitive value in records.
 	Hash func(value string) string
+	// Ledger, if not nil, has what is set aside under limits of octets outlive the process.
+	Ledger *ledger.Ledger
 }
 
 // Gate is safe for use by many goroutines.
@@ -165,8 +168,9 @@ type pass struct {
 	began    time.Time
 	recorded bool // an admit record stands in the log
 	closed   atomic.Bool
-	used     atomic.Bool // the use of its credential stands in the log, and is still to come
-	hold     *limit.Hold // counted against the limits of the rule; nil for none
+	used     atomic.Bool   // the use of its credential stands in the log, and is still to come
+	hold     *limit.Hold   // counted against the limits of the rule; nil for none
+	entry    *ledger.Entry // of what hold sets aside; nil for none
 
 	mu     sync.Mutex   // guards vetted
 	vetted []netip.Addr // addresses that Vet let through
@@ -260,8 +264,13 @@ func (g *Gate) AdmitUsing(ctx context.Context, req rules.Request, ready func(Pas
 		p.decision = spoke(p.decision, err)
 		return Pass{}, g.refuse(ctx, p, rules.Limit, err)
 	}
+	if err := p.enter(); err != nil {
+		p.hold.Undo()
+		return Pass{}, g.refuse(ctx, p, rules.AuditUnavailable, err)
+	}
 	if err := g.writeAdmit(ctx, p, ready); err != nil {
 		p.hold.Undo()
+		p.leave()
 		if gone := ctx.Err(); gone != nil && errors.Is(err, gone) {
 			// The log took nothing, since nobody waits; that it was asked is told all the same.
 			return Pass{}, g.refuse(ctx, p, rules.ClientGone, errClientGone)
@@ -347,7 +356,9 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	if t := p.origin.Tells; t != nil {
 		rec.Status, rec.Answer = t.Tells(&p.req, reason, cause)
 	}
-	g.hideLeak(rec, &p.req)
+	if reason == rules.PlaceholderLeak {
+		g.hideLeak(rec)
+	}
 	ctx, cancel := closing(ctx)
 	defer cancel()
 	if err := g.cfg.Recorder.Append(ctx, rec); err != nil {
@@ -360,14 +371,8 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 }
 
 // hideLeak keeps a leaked placeholder out of the record of its leak: it may
-// stand in the path, in the name of the host, or even be the method.
-func (g *Gate) hideLeak(rec *audit.Record, req *rules.Request) {
-	if rec.Reason != string(rules.PlaceholderLeak) {
-		return
-	}
-	if slices.ContainsFunc(req.Carries, func(c rules.Carry) bool { return c.State == rules.LeakedInHost }) {
-		rec.Host = hashHost(rec.Host, g.cfg.Hash)
-	}
+// stand in the path, or even be the method.
+func (g *Gate) hideLeak(rec *audit.Record) {
 	if rec.Path != "" && rec.Path != "/" {
 		rec.Path = HashPath(rec.Path, g.cfg.Hash)
 	}
@@ -392,26 +397,10 @@ func HashPath(path string, hash func(string) string) string {
 	return "/" + strings.Join(segments, "/")
 }
 
-// hashHost returns a name whose labels but the last two are one keyed hash: whose it
-// is stays to be read. A label that could be a placeholder does not stay.
-func hashHost(host string, hash func(string) string) string {
-	const kept, longest = 2, 19
-	from := len(host)
-	for range kept {
-		dot := strings.LastIndexByte(host[:from], '.')
-		if dot < 0 || from-dot-1 > longest {
-			break
-		}
-		from = dot
-	}
-	return hash(host[:from]) + host[from:]
-}
-
-// Hashed reports whether the record of a leak holds the path, the method or the host
-// that was judged as keyed hashes.
+// Hashed reports whether the record of a leak holds the path or the method that
+// was judged as keyed hashes.
 func Hashed(rec *audit.Record) bool {
-	return strings.Contains(rec.Path, audit.HashPrefix) || strings.HasPrefix(rec.Host, audit.HashPrefix) ||
-		strings.HasPrefix(rec.Method, audit.HashPrefix)
+	return strings.Contains(rec.Path, audit.HashPrefix) || strings.HasPrefix(rec.Method, audit.HashPrefix)
 }
 
 // Refuse records that a request was refused before a policy could be asked,
@@ -451,7 +440,8 @@ func (p *pass) reach(policy *rules.Policy, now int64, addr netip.Addr) rules.Dec
 
 // Recheck asks the cell's present policy about p again, and about the
 // addresses that were vetted for it, without a record. It is for streams that
-// are still open when the policy, or the time, has changed; false means: cut.
+// are still open when the policy, or the time, has changed; false means: cut. What
+// goes on does so under the limits that hold now.
 func (g *Gate) Recheck(p Pass) bool {
 	if !p.Valid() || p.p.gate != g {
 		return false
@@ -464,6 +454,9 @@ func (g *Gate) Recheck(p Pass) bool {
 	req.Now = g.judgedAt(g.cfg.Now())
 	d, was := id.Policy.Decide(req), p.p.decision
 	if d.Verdict != was.Verdict || d.Explain != was.Explain || d.Credential != was.Credential {
+		return false
+	}
+	if p.p.recorded && !p.p.hold.Relimit(claims(d.Rule, d.Limits, d.Totals)...) {
 		return false
 	}
 	p.p.mu.Lock()
@@ -525,8 +518,9 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 	}
 	// No limit in time: nobody waits for a record of what is over.
 	if err := p.p.gate.cfg.Recorder.Append(context.WithoutCancel(ctx), rec); err != nil {
-		return err
+		return err // what was set aside is still known
 	}
+	p.p.leave()
 	if eventOf(o.Reason) == "" {
 		return nil
 	}

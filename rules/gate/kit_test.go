@@ -13,6 +13,7 @@ import (
 	"sallyport/audit"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/limit/ledger"
 	"sallyport/rules/target"
 )
 
@@ -67,12 +68,16 @@ func newHouse(tb testing.TB) *house {
 }
 
 // record makes the house's gate anew, with another recorder.
-func (h *house) record(to gate.Recorder) {
+func (h *house) record(to gate.Recorder) { h.recordAside(to, nil) }
+
+// recordAside is record with a ledger.
+func (h *house) recordAside(to gate.Recorder, aside *ledger.Ledger) {
 	g, err := gate.New(gate.Config{
 		Identity: func(cell string) (gate.Identity, bool) { return h.id, cell == h.id.Cell },
 		Recorder: to,
 		Now:      func() time.Time { return h.now },
-		Hash:     hashed,
+		Hash:     func(s string) string { return "hash:" + strings.Repeat("x", len(s)) },
+		Ledger:   aside,
 	})
 	if err != nil {
 		panic(err)

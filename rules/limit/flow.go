@@ -6,14 +6,6 @@ import (
 	"time"
 )
 
-// Hold is one thing that was counted and has not ended. A nil Hold counts nothing.
-type Hold struct {
-	c      *Counter
-	at     time.Time
-	claims []held
-	flows  [directions]flow
-}
-
 const (
 	// firstStep is how much is set aside for what begins to flow, beyond what is
 	// asked for; each further step is twice as much, up to lastStep.
@@ -28,8 +20,8 @@ const (
 // and asks its counter, which all flows share, again only when these are used up.
 type flow struct {
 	h       *Hold
-	d       direction
-	limited bool
+	d       Direction
+	limited bool // when it began
 
 	mu    sync.Mutex // guards the rest; taken before the counter's
 	ended bool
@@ -41,8 +33,8 @@ type flow struct {
 	until int64     // when the slot is over in which it is counted, in seconds since the epoch
 }
 
-func (f *flow) begin(h *Hold, d direction) {
-	f.h, f.d, f.step = h, d, firstStep
+func (f *flow) begin(h *Hold, d Direction, now time.Time) {
+	f.h, f.d, f.step, f.at = h, d, firstStep, now
 	for i := range h.claims {
 		f.limited = f.limited || d.of(&h.claims[i].limits).N > 0
 	}
@@ -75,10 +67,26 @@ func (f *flow) declare(now time.Time, n int64) error {
 	return f.refill(now, n, true)
 }
 
-// refill sets aside n octets, or as many of them as there are unless it is to be all;
+// refill sets octets aside, and notes how many there are in all before one of them
+// crosses. What cannot be noted is not set aside.
+func (f *flow) refill(now time.Time, n int64, all bool) error {
+	err := f.setAside(now, n, all)
+	if f.h.entry == nil || f.left == 0 {
+		return err
+	}
+	if noted := f.h.entry.Note(f.d, now, f.taken); noted != nil {
+		f.h.c.mu.Lock()
+		defer f.h.c.mu.Unlock()
+		f.returnLocked()
+		return noted
+	}
+	return err
+}
+
+// setAside sets aside n octets, or as many of them as there are unless it is to be all;
 // and some more, for what comes next. What was set aside before its slot ended is
 // counted as of now: it crosses now.
-func (f *flow) refill(now time.Time, n int64, all bool) error {
+func (f *flow) setAside(now time.Time, n int64, all bool) error {
 	f.h.c.mu.Lock()
 	defer f.h.c.mu.Unlock()
 	f.returnLocked()
@@ -109,14 +117,12 @@ func (f *flow) setLocked(now time.Time, n int64) {
 	f.taken += n
 	for i := range f.h.claims {
 		x := &f.h.claims[i]
-		r := f.d.of(&x.limits)
-		if r.N == 0 {
-			continue
-		}
-		x.t.octets[f.d].add(now, r, n)
+		x.t.octets[f.d].add(now, n)
 		x.t.aside[f.d] += n
-		at, _, length := slot(now, r.Period)
-		f.until = min(f.until, (at+1)*length)
+		if r := f.d.of(&x.limits); r.N > 0 {
+			at, _, length := slot(now, r.Period)
+			f.until = min(f.until, (at+1)*length)
+		}
 	}
 }
 
@@ -124,10 +130,8 @@ func (f *flow) setLocked(now time.Time, n int64) {
 func (f *flow) returnLocked() {
 	for i := range f.h.claims {
 		x := &f.h.claims[i]
-		if r := f.d.of(&x.limits); r.N > 0 {
-			x.t.octets[f.d].add(f.at, r, -f.left)
-			x.t.aside[f.d] -= f.left
-		}
+		x.t.octets[f.d].add(f.at, -f.left)
+		x.t.aside[f.d] -= f.left
 	}
 	f.taken -= f.left
 	f.left = 0
@@ -144,76 +148,7 @@ func (f *flow) end(now time.Time, crossed int64) {
 	f.returnLocked()
 	for i := range f.h.claims {
 		x := &f.h.claims[i]
-		if r := f.d.of(&x.limits); r.N > 0 {
-			x.t.octets[f.d].add(now, r, max(0, crossed-f.used))
-			x.t.aside[f.d] -= f.taken
-		}
-	}
-}
-
-// Limits reports whether octets are bounded, sent or received.
-func (h *Hold) Limits() (sends, receives bool) {
-	if h == nil {
-		return false, false
-	}
-	return h.flows[sent].limited, h.flows[received].limited
-}
-
-// Send counts n octets that are about to go upstream. It returns how many of them
-// may: if not all, the rest is over a limit, and the error is a [*ReachedError].
-func (h *Hold) Send(now time.Time, n int) (int, error) { return h.cross(sent, now, n) }
-
-// Receive is Send for what comes from upstream.
-func (h *Hold) Receive(now time.Time, n int) (int, error) { return h.cross(received, now, n) }
-
-func (h *Hold) cross(d direction, now time.Time, n int) (int, error) {
-	if h == nil || !h.flows[d].limited {
-		return n, nil
-	}
-	k, err := h.flows[d].take(now, int64(n))
-	return int(k), err
-}
-
-// Expect sets aside n octets that upstream declares to send, or says with a
-// [*ReachedError] which limit has no room for them.
-func (h *Hold) Expect(now time.Time, n int64) error {
-	if h == nil || !h.flows[received].limited || n <= 0 {
-		return nil
-	}
-	return h.flows[received].declare(now, n)
-}
-
-// End says that what was taken has ended, and what it carried. It is called once.
-func (h *Hold) End(now time.Time, sent, received int64) {
-	if h == nil {
-		return
-	}
-	h.closeFlows(now, sent, received)
-	h.c.mu.Lock()
-	defer h.c.mu.Unlock()
-	for _, x := range h.claims {
-		x.t.open--
-	}
-}
-
-// Undo takes back what was not done after all.
-func (h *Hold) Undo() {
-	if h == nil {
-		return
-	}
-	h.closeFlows(h.at, 0, 0)
-	h.c.mu.Lock()
-	defer h.c.mu.Unlock()
-	for _, x := range h.claims {
-		x.t.open--
-		x.t.requests.add(h.at, x.limits.Requests, -1)
-	}
-}
-
-func (h *Hold) closeFlows(now time.Time, crossed ...int64) {
-	for d := range h.flows {
-		if h.flows[d].limited {
-			h.flows[d].end(now, crossed[d])
-		}
+		x.t.octets[f.d].add(now, max(0, crossed-f.used))
+		x.t.aside[f.d] -= f.taken
 	}
 }

@@ -8,9 +8,11 @@
 // than it says and never for less. Requests are counted when they are admitted,
 // octets before they cross: what a request declares when it is admitted, and the
 // rest in pieces that are set aside as it flows. So both are exact however many
-// come at once. It trusts its caller for the time, and to carry no octet that was
-// not counted. It keeps nothing over a restart: the caller counts again what its
-// log says.
+// come at once. Under a key that has limits everything is counted, in every period,
+// so that a limit which is changed finds what there was before. It trusts its caller
+// for the time, and to carry no octet that was not counted. It keeps nothing over a
+// restart: the caller counts again what its log says, and what was set aside in an
+// [Entry].
 package limit
 
 import (
@@ -39,29 +41,33 @@ type Claim struct {
 // tally counts under one key of one run.
 type tally struct {
 	open     int64
-	requests window
-	octets   [directions]window
+	requests measure
+	octets   [directions]measure
 	aside    [directions]int64 // of these, set aside for what has not ended
 }
 
-// direction is one of the two ways of octets.
-type direction int
+// Direction is one of the two ways of octets.
+type Direction int
 
+// The directions, as the sandbox sees them.
 const (
-	sent direction = iota
-	received
+	Sent Direction = iota
+	Received
 	directions
 )
 
 // of returns the limit of a direction.
-func (d direction) of(l *rules.Limits) rules.Rate {
-	if d == sent {
+func (d Direction) of(l *rules.Limits) rules.Rate {
+	if d == Sent {
 		return l.Sent
 	}
 	return l.Received
 }
 
-func (d direction) String() string { return [directions]string{"octets sent", "octets received"}[d] }
+func (d Direction) String() string { return [directions]string{" sent", " received"}[d] }
+
+// Unknown is an amount of octets that nobody knows.
+const Unknown = -1
 
 // ReachedError says which limit was reached. The caller may try again after Wait.
 type ReachedError struct {
@@ -89,6 +95,7 @@ const concurrentWait = 5 * time.Second
 
 type held struct {
 	t      *tally
+	key    string
 	limits rules.Limits
 	scope  string
 }
@@ -110,22 +117,22 @@ func (c *Counter) Take(run string, now time.Time, declared int64, claims ...Clai
 			return nil, err
 		}
 		if h == nil {
-			h = &Hold{c: c, at: now, claims: make([]held, 0, len(claims))}
+			h = &Hold{c: c, run: run, at: now, claims: make([]held, 0, len(claims))}
 		}
-		h.claims = append(h.claims, held{t, *x.Limits, x.Scope})
+		h.claims = append(h.claims, held{t, x.Key, *x.Limits, x.Scope})
 	}
 	if h == nil {
 		return nil, nil
 	}
 	for _, x := range h.claims {
 		x.t.open++
-		x.t.requests.add(now, x.limits.Requests, 1)
+		x.t.requests.add(now, 1)
 	}
 	for d := range directions {
-		h.flows[d].begin(h, d)
+		h.flows[d].begin(h, d, now)
 	}
-	if declared > 0 && h.flows[sent].limited {
-		h.flows[sent].setLocked(now, declared)
+	if declared > 0 && h.flows[Sent].limited {
+		h.flows[Sent].setLocked(now, declared)
 	}
 	return h, nil
 }
@@ -136,24 +143,24 @@ func (t *tally) reachedLocked(l *rules.Limits, now time.Time, declared int64) *R
 		return &ReachedError{Limit: fmt.Sprintf("%d at once", l.Concurrent), Wait: concurrentWait}
 	}
 	if wait := t.requests.wait(now, l.Requests, 1); wait > 0 {
-		return &ReachedError{Limit: words(l.Requests, "requests"), Wait: wait}
+		return &ReachedError{Limit: words(l.Requests, "request", ""), Wait: wait}
 	}
-	if err := t.fullLocked(sent, l, now, max(declared, 1)); err != nil {
+	if err := t.fullLocked(Sent, l, now, max(declared, 1)); err != nil {
 		return err
 	}
-	return t.fullLocked(received, l, now, 1)
+	return t.fullLocked(Received, l, now, 1)
 }
 
 // fullLocked says that there is no room for n octets, if that is so. It needs the
 // counter's mu.
-func (t *tally) fullLocked(d direction, l *rules.Limits, now time.Time, n int64) *ReachedError {
-	r, w := d.of(l), &t.octets[d]
-	wait := w.wait(now, r, n)
+func (t *tally) fullLocked(d Direction, l *rules.Limits, now time.Time, n int64) *ReachedError {
+	r, m := d.of(l), &t.octets[d]
+	wait := m.wait(now, r, n)
 	if wait == 0 {
 		return nil
 	}
-	e := &ReachedError{Limit: words(r, d.String()), Wait: wait}
-	room := w.room(now, r)
+	e := &ReachedError{Limit: words(r, "octet", d.String()), Wait: wait}
+	room := m.room(now, r)
 	if room > 0 {
 		e.Declared = n
 	}
@@ -163,8 +170,12 @@ func (t *tally) fullLocked(d direction, l *rules.Limits, now time.Time, n int64)
 	return e
 }
 
-func words(r rules.Rate, what string) string {
-	return fmt.Sprintf("%d %s in %d seconds", r.N, what, r.Period)
+// words writes a limit of things, such as 100 octets sent in 60 seconds.
+func words(r rules.Rate, thing, done string) string {
+	if r.N != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s%s in %d seconds", r.N, thing, done, r.Period)
 }
 
 // tallyLocked needs mu.
@@ -183,33 +194,23 @@ func (c *Counter) tallyLocked(run, key string) *tally {
 	return t
 }
 
-// Recount adds what was counted before a restart; nothing of it is open.
+// Recount adds what was counted before a restart; nothing of it is open. Of an amount
+// that is [Unknown] it counts as many octets as the limits let through.
 func (c *Counter) Recount(run string, at time.Time, requests, sent, received int64, claims ...Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, x := range claims {
-		if x.Limits != nil {
-			t := c.tallyLocked(run, x.Key)
-			t.requests.add(at, x.Limits.Requests, requests)
-			for d, n := range [directions]int64{sent, received} {
-				t.octets[d].add(at, direction(d).of(x.Limits), n)
-			}
+		if x.Limits == nil || x.Limits.IsZero() {
+			continue
 		}
-	}
-}
-
-// Fill counts as many octets as the limits let through: what crossed before a
-// restart, and nobody knows how much it was.
-func (c *Counter) Fill(run string, at time.Time, claims ...Claim) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, x := range claims {
-		if x.Limits != nil {
-			t := c.tallyLocked(run, x.Key)
-			for d := range directions {
-				r := d.of(x.Limits)
-				t.octets[d].add(at, r, min(r.N, t.octets[d].room(at, r)))
+		t := c.tallyLocked(run, x.Key)
+		t.requests.add(at, requests)
+		for d, n := range [directions]int64{sent, received} {
+			m, r := &t.octets[d], Direction(d).of(x.Limits)
+			if n == Unknown {
+				n = min(r.N, m.room(at, r))
 			}
+			m.add(at, n)
 		}
 	}
 }

@@ -345,16 +345,17 @@ func TestOctetsSetAsideGrowOld(t *testing.T) {
 	}
 }
 
-// TestFill: what nobody knows counts as all that the limits let through.
-func TestFill(t *testing.T) {
+// TestUnknownIsAllThatThereIs: what nobody knows counts as all that the limits let through.
+func TestUnknownIsAllThatThereIs(t *testing.T) {
 	var c limit.Counter
 	l := rule(octets(100))
 	c.Recount("r", noon, 1, 40, 0, l)
-	c.Fill("r", noon, l)
+	c.Recount("r", noon, 0, limit.Unknown, 0, l)
 	if _, err := c.Take("r", noon, 0, l); reached(t, err).Limit != "100 octets sent in 86400 seconds" {
 		t.Error(err)
 	}
-	if _, err := c.Take("other", noon, 0, l); err != nil {
+	c.Recount("other", noon, 1, 40, 0, l)
+	if _, err := c.Take("other", noon, 60, l); err != nil {
 		t.Error(err)
 	}
 	if _, err := c.Take("r", noon.Add(25*time.Hour), 0, l); err != nil {
