@@ -181,10 +181,15 @@ func (p *Policy) answer(s *survey) Decision {
 	if !refused(&d) {
 		return d
 	}
-	if a := p.judge(s, &s.approved); !refused(&a) || a.Reason == RuleExpired && d.Reason != RuleExpired {
+	a := p.judge(s, &s.approved)
+	switch {
+	case !refused(&a), a.Reason == RuleExpired && d.Reason != RuleExpired:
 		return a
+	case d.Scope == scopePolicy && d.Reason != RuleExpired && s.approved.nearest > s.policy.nearest && s.policy.best < 0:
+		return a // an approval comes nearer than any rule
+	default:
+		return d
 	}
-	return d
 }
 
 // narrowed asks the allow rules of the run about what the policy admits. They
@@ -265,10 +270,6 @@ func (p *Policy) resolve(r *Request) Decision {
 	if r.Type != typeA {
 		d = p.lookup(r, d)
 	}
-	if len(r.Carries) > 0 { // a name can carry nothing but a leak
-		d = p.judgeCarries(r, &d)
-		denied = denied || d.Reason == PlaceholderLeak
-	}
 	d.NameError = denied && p.denied == NameErrorDenied
 	return d
 }
@@ -324,7 +325,7 @@ func tooLarge(r *Request, d Decision) Decision {
 func (p *Policy) judgeCarries(r *Request, d *Decision) Decision {
 	out := *d
 	blame := func(reason Reason, credential string) Decision {
-		out.Verdict, out.Explain, out.LookUp, out.Reason, out.Credential = Deny, false, false, reason, credential
+		out.Verdict, out.Explain, out.Reason, out.Credential = Deny, false, reason, credential
 		return out
 	}
 	for _, c := range r.Carries {
