@@ -188,12 +188,36 @@ func (s *suggestion) suggest() error {
 		l := &left[i]
 		s.Left = append(s.Left, leftOut{questionText(&l.Request), l.More, l.Count, l.First, l.Why})
 	}
-	text := suggestedText(list, s.credentials())
-	if _, err := policyfile.ReadPolicy(policyfile.Input{Name: "suggested.yaml", Data: text}, nil); err != nil {
+	text, err := s.text(list)
+	if err != nil {
 		return fmt.Errorf("what is suggested does not load: %w", err)
 	}
 	s.Policy = s.head() + string(text)
 	return nil
+}
+
+// text writes the rules as a policy file, whose tests hold by itself and beside the
+// policy that the rules are to go into.
+func (s *suggestion) text(list []suggest.Rule) ([]byte, error) {
+	text := suggestedText(list, s.credentials(), nil)
+	read := func() (*policyfile.PolicyFile, error) {
+		return policyfile.ReadPolicy(policyfile.Input{Name: "suggested.yaml", Data: text}, nil)
+	}
+	alone, err := read()
+	if err != nil {
+		return nil, err
+	}
+	beside := alone.Policy
+	if s.policy != nil {
+		if beside, err = s.policy.With(alone.Policy.Rules()); err != nil {
+			return nil, err
+		}
+	}
+	text = suggestedText(list, s.credentials(), func(r *rules.Request) bool {
+		return decideAgain(alone.Policy, *r).Verdict == rules.Deny && decideAgain(beside.Enforced(), *r).Verdict == rules.Deny
+	})
+	_, err = read()
+	return text, err
 }
 
 func byFloor(seen *suggest.Seen) bool { return seen.Scope == rules.FloorScope.String() }
@@ -248,7 +272,7 @@ func (s *suggestion) fitting(list []suggest.Rule, taken []string) (fit []suggest
 	var beside []rules.Rule
 	for ; len(list) > 0; list = list[1:] {
 		r := list[0]
-		one, err := policyfile.ParsePolicy("suggested.yaml", suggestedText(list[:1], nil), nil)
+		one, err := policyfile.ParsePolicy("suggested.yaml", suggestedText(list[:1], nil, nil), nil)
 		var with []rules.Rule
 		if err == nil {
 			with = append(slices.Clone(beside), one.Rules()...)
@@ -308,10 +332,10 @@ func (s *suggestion) head() string {
 	}
 	line("Suggested from %s. Nobody has reviewed it: write each reason, or take the rule out.", s.Log)
 	if s.Allowed > 0 {
-		line("%d requests are allowed by now.", s.Allowed)
+		line("%s %s allowed by now.", counted(s.Allowed, "request"), oneOr(s.Allowed, "is", "are"))
 	}
 	if s.Unreadable > 0 {
-		line("%d records do not hold enough to be looked at.", s.Unreadable)
+		line("%s not hold enough to be looked at.", counted(s.Unreadable, "record")+oneOr(s.Unreadable, " does", " do"))
 	}
 	if len(s.Left) > 0 {
 		line("Not suggested:")
@@ -351,8 +375,9 @@ func questionText(r *rules.Request) string {
 }
 
 // suggestedText writes rules as a policy file. Its tests are one of the requests that
-// were seen for each method and path of a rule.
-func suggestedText(list []suggest.Rule, credentials map[string]string) []byte {
+// were seen for each method and path of a rule and, of those beside what a rule allows,
+// some that are denied; nil denies none.
+func suggestedText(list []suggest.Rule, credentials map[string]string, denied func(*rules.Request) bool) []byte {
 	var b, tests bytes.Buffer
 	b.WriteString("apiVersion: " + policyfile.APIVersion + "\nkind: Policy\nmetadata: {name: suggested}\nrules:")
 	if len(list) == 0 {
@@ -370,12 +395,14 @@ func suggestedText(list []suggest.Rule, credentials map[string]string) []byte {
 		if r.Raw {
 			b.WriteString(", protocol: tcp}\n")
 			fmt.Fprintf(&tests, "- {connect: %q, expect: allow, rule: %q}\n", r.Seen[0].Request.Endpoint, r.ID)
+			writeDenied(&tests, r, denied)
 			continue
 		}
 		fmt.Fprintf(&b, ", methods: %s, paths: %s}\n", quotedList(r.Methods), quotedList(r.Paths))
 		for _, s := range oneOfEach(r) {
 			fmt.Fprintf(&tests, "- {request: %q, expect: allow, rule: %q}\n", questionText(&s.Request), r.ID)
 		}
+		writeDenied(&tests, r, denied)
 	}
 	if tests.Len() > 0 {
 		b.WriteString("tests:\n")
@@ -386,6 +413,23 @@ func suggestedText(list []suggest.Rule, credentials map[string]string) []byte {
 		return b.Bytes() // reading it tells what is wrong
 	}
 	return out
+}
+
+// writeDenied writes tests of what a rule just does not allow.
+func writeDenied(w io.Writer, r *suggest.Rule, denied func(*rules.Request) bool) {
+	if denied == nil {
+		return
+	}
+	for _, beside := range r.Beside() {
+		i := slices.IndexFunc(beside, func(q rules.Request) bool { return denied(&q) })
+		switch {
+		case i < 0:
+		case r.Raw:
+			fmt.Fprintf(w, "- {connect: %q, expect: deny}\n", beside[i].Endpoint)
+		default:
+			fmt.Fprintf(w, "- {request: %q, expect: deny}\n", questionText(&beside[i]))
+		}
+	}
 }
 
 // oneOfEach returns, of what a rule is for, the first with each method and path pattern.

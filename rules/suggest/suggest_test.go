@@ -246,3 +246,52 @@ func TestScansAreOneNote(t *testing.T) {
 		t.Errorf("%s\n%v", words(list), left)
 	}
 }
+
+// TestBeside: each thing in which a rule is narrow has a request that differs in that
+// alone, and the rule does not admit it.
+func TestBeside(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var seen []suggest.Seen
+		for range rapid.IntRange(1, 6).Draw(t, "n") {
+			method := rapid.SampledFrom([]string{"GET", "POST", "DELETE"}).Draw(t, "method")
+			path := rapid.SampledFrom([]string{"/", "/a", "/a/", "/a/b", "/c/ch_1aB2cD3", "/c/other", "/1/2", "/a%20b"}).Draw(t, "path")
+			seen = append(seen, fetch(t, "a.test", method, path))
+		}
+		list, _ := suggest.Rules(seen, nil)
+		for i := range list {
+			r := &list[i]
+			patterns := make([]rules.PathPattern, len(r.Paths))
+			for j, p := range r.Paths {
+				var err error
+				if patterns[j], err = rules.ParsePathPattern(p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			lists := r.Beside()
+			if len(lists) != 2 {
+				t.Fatalf("%d lists", len(lists))
+			}
+			for _, q := range lists[0] {
+				if slices.Contains(r.Methods, q.Method) || q.Path != r.Seen[0].Request.Path {
+					t.Errorf("%s %s beside %v", q.Method, q.Path, r.Methods)
+				}
+			}
+			denied := false
+			for _, q := range lists[1] {
+				if !slices.Contains(r.Methods, q.Method) {
+					t.Errorf("%s %s is of another method", q.Method, q.Path)
+				}
+				denied = denied || !slices.ContainsFunc(patterns, func(p rules.PathPattern) bool { return p.Match(q.Path) })
+			}
+			if !denied {
+				t.Errorf("of %v nothing is beside %v", lists[1], r.Paths)
+			}
+		}
+	})
+	raw := suggest.Rule{Raw: true, Host: endpoint(t, "db.test").Host, Port: 22}
+	for _, q := range raw.Beside()[0] {
+		if q.Question != rules.Connect || q.Endpoint.Port == 22 {
+			t.Errorf("%+v", q)
+		}
+	}
+}
