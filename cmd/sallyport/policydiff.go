@@ -49,8 +49,8 @@ does not hold; 2 usage, a file that is wrong otherwise, or policies that cannot 
 			if err != nil {
 				return err
 			}
-			before, failing, err := readToCompare(files, args[0])
-			after, failingNew, afterErr := readToCompare(files, args[1])
+			before, failing, err := readAnyway(files, args[0])
+			after, failingNew, afterErr := readAnyway(files, args[1])
 			if err := errors.Join(err, afterErr); err != nil {
 				return usage(err)
 			}
@@ -79,9 +79,9 @@ does not hold; 2 usage, a file that is wrong otherwise, or policies that cannot 
 	return c
 }
 
-// readToCompare reads a policy of which tests, or statements under never, may not
+// readAnyway reads a policy of which tests, or statements under never, may not
 // hold: those are failing, and a reviewer has to see what it means all the same.
-func readToCompare(files *policyFiles, path string) (p *policyfile.PolicyFile, failing policyfile.Errors, err error) {
+func readAnyway(files *policyFiles, path string) (p *policyfile.PolicyFile, failing policyfile.Errors, err error) {
 	p, err = files.read(path)
 	if err != nil && p != nil && fails(p) {
 		return p, problems(path, err), nil

@@ -155,7 +155,7 @@ func (d *policyDoc) include(n ast.Node, s string) {
 	}
 	data, err := readRegular(d.loader.files, rel)
 	if err != nil {
-		d.errorf(n, "including %q: %v", s, err)
+		d.errorf(n, "including %q: %s", s, whyUnread(err))
 		return
 	}
 	other := d.loader.load(path.Join(d.loader.dir, rel), rel, data, chain)
@@ -193,6 +193,21 @@ func readRegular(files fs.FS, name string) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }()                // only read
 	return io.ReadAll(io.LimitReader(f, maxFile+1)) // one more is told by open
+}
+
+// whyUnread says why a file cannot be read, for whoever named it.
+func whyUnread(err error) string {
+	bad, ok := errors.AsType[*fs.PathError](err)
+	switch {
+	case !ok:
+		return err.Error()
+	case strings.Contains(bad.Err.Error(), "escapes"): // of os.Root, which has no name for it
+		return "it is a link, or below one, that leads out of the directory of the file that is run; copy what it names to there"
+	case errors.Is(bad.Err, fs.ErrNotExist):
+		return "there is no such file; its path is written from the directory of this one"
+	default:
+		return bad.Err.Error()
+	}
 }
 
 // checkIncluded refuses what only the file that is run can say.

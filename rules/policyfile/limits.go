@@ -36,9 +36,8 @@ var periods = []struct {
 // rate reads so much in a period, such as 60/min.
 func (f *file) rate(dst *rules.Rate, example string, parse func(string) (int64, bool)) func(ast.Node) {
 	return func(n ast.Node) {
-		before := len(f.errs)
-		var s string
-		if f.str(&s)(n); len(f.errs) > before {
+		s, ok := f.amount(n)
+		if !ok {
 			return
 		}
 		amount, period, _ := strings.Cut(s, "/")
@@ -53,15 +52,24 @@ func (f *file) rate(dst *rules.Rate, example string, parse func(string) (int64, 
 	}
 }
 
+// amount reads how a limit is written: one that lacks its unit is a number.
+func (f *file) amount(n ast.Node) (s string, ok bool) {
+	switch n.(type) {
+	case *ast.IntegerNode, *ast.FloatNode:
+		return n.GetToken().Value, true
+	}
+	before := len(f.errs)
+	f.str(&s)(n)
+	return s, len(f.errs) == before
+}
+
 // size reads a number of octets, such as 1MiB.
 func (f *file) size(dst *int64) func(ast.Node) {
 	return func(n ast.Node) {
-		before := len(f.errs)
-		var s string
-		if f.str(&s)(n); len(f.errs) > before {
+		s, ok := f.amount(n)
+		if !ok {
 			return
 		}
-		var ok bool
 		if *dst, ok = parseSize(s); !ok {
 			f.errorf(n, "%q is no size; write it like 1MiB, from 1, in KiB, MiB, GiB or TiB", s)
 		}

@@ -75,11 +75,11 @@ func eachMutant(value any, emit func()) {
 // loaderSays are the errors by which the loader refuses what the schema accepts, with
 // why a schema cannot say it.
 var loaderSays = map[string]string{
-	`including ".*": (open|not a regular)`: "files",
+	`including ".*": (there is no such file|it is a link|not a regular)`:                                                                                                                           "files",
 	`more than 100 files are included|includes are nested more than|includes go in a circle|this text stands alone|is said by the file that includes`:                                              "files that include one another",
 	`(repositories|projects|hosts) (are|is) |more than 100 values|in the values of preset|the values of preset|needs values|has no parameters|included with other values|preset ".*" stands twice`: "what a preset's parameters are",
 	`there is nothing here in which|^detecting |is detected with other cidrs`:                                                                                                                      "the machine",
-	`^this cannot be proved|^this does not hold`: "proofs",
+	`^this cannot be proved|^this does not hold`:                                                                                                                                                   "proofs",
 	`^test fails: `:            "what comes out of a test",
 	`^(request|connect|dns): `: "the parsers of real requests",
 	`is taken by the rule at|" stands twice|^[a-zA-Z.-]+ stands twice`:                                            "what stands in two places in two forms",

@@ -62,21 +62,25 @@ func (f *file) text(data []byte) string {
 		case r == '\n':
 			line, col = line+1, 0
 		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\ufffd"):
-			f.errorAt(line, col, "not UTF-8")
+			f.errorAt(line, col, "not UTF-8; save the file as UTF-8")
 			return "" // what follows is anybody's guess
 		case r == '\r':
 			f.errorAt(line, col, "a carriage return that does not end a line")
 		case hides(r):
-			f.errorAt(line, col, "character %U is invisible or reorders text, so that the file would not say what it shows", r)
+			f.errorAt(line, col, "character %U is invisible or reorders text, so that the file would not say what it shows; take it out", r)
 		}
 	}
 	if len(f.errs) > 0 {
 		return ""
 	}
 	if strings.Trim(s, " \t\n") == "" {
-		f.errorAt(1, 1, "the file is empty")
+		f.empty()
 	}
 	return s
+}
+
+func (f *file) empty() {
+	f.errorAt(1, 1, "the file is empty; it begins with apiVersion: %s", APIVersion)
 }
 
 // hides reports characters that a reviewer does not see: controls, zero-width
@@ -219,12 +223,22 @@ func (f *file) parse(text, kind string) *ast.MappingNode {
 		}
 	}
 	if bodies == 0 {
-		f.errorAt(1, 1, "the file is empty")
+		f.empty()
 	}
 	if len(f.errs) > 0 {
 		return nil
 	}
 	return root
+}
+
+// meant says what to write instead of a word that was meant to be another: in another
+// case, or of another version.
+func meant(got, want string) string {
+	product, _, _ := strings.Cut(want, "/")
+	if strings.EqualFold(got, want) || strings.HasPrefix(got, product+"/") {
+		return "; write " + want
+	}
+	return ""
 }
 
 // checkKind looks at what the document says it is before anything else, so
@@ -239,7 +253,7 @@ func (f *file) checkKind(root *ast.MappingNode, kind string) bool {
 			found = true
 			var got string
 			if f.str(&got)(v.Value); got != want.value && got != "" {
-				f.errorf(v.Value, "%s is %q, and this is read as %q", want.key, got, want.value)
+				f.errorf(v.Value, "%s is %q, and this is read as %q%s", want.key, got, want.value, meant(got, want.value))
 			}
 		}
 		if !found {
