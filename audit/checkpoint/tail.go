@@ -103,5 +103,9 @@ func (t *Tail) End(anchored bool) error {
 	if t.fault == "" {
 		return nil
 	}
-	return fmt.Errorf("%d records from %d on are covered by no checkpoint (%s): %w", t.n, t.First, t.fault, ErrUncovered)
+	which := fmt.Sprintf("%d records from %d on are", t.n, t.First)
+	if t.n == 1 {
+		which = fmt.Sprintf("record %d is", t.First)
+	}
+	return fmt.Errorf("%s covered by no checkpoint (%s): %w", which, t.fault, ErrUncovered)
 }

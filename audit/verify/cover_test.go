@@ -59,7 +59,7 @@ func TestCheckpointsThatWereCut(t *testing.T) {
 		{"nor an end", quick, func(files map[string][]byte) { rewrite(files); keep(files, 0); open(quick, files) }, "21 records from 0 on are covered by no checkpoint"},
 		{"cut far back", slow, func(files map[string][]byte) { open(slow, files); keep(files, 2) }, "(they span "},
 		{"the end of a closed log", quick, func(files map[string][]byte) { keep(files, 7) }, "(a log that was closed is signed to its end)"},
-		{"a record behind log.close", quick, func(files map[string][]byte) { forge(files, end(quick), "admit") }, "1 records from 22 on are covered by no checkpoint (record 22 follows the end of a closed log)"},
+		{"a record behind log.close", quick, func(files map[string][]byte) { forge(files, end(quick), "admit") }, "record 22 is covered by no checkpoint (record 22 follows the end of a closed log)"},
 		{"a gap behind log.close", quick, func(files map[string][]byte) { forge(files, end(quick), "gap") }, "follows the end of a closed log"},
 		{"a crash", quick, func(files map[string][]byte) { open(quick, files); keep(files, 7) }, ""},
 		{"a crash before it was signed", quick, func(files map[string][]byte) {

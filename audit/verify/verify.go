@@ -137,9 +137,9 @@ func (r Report) next() int64 {
 
 // String returns one sentence for a log that is good.
 func (r Report) String() string {
-	s := fmt.Sprintf("%d records in %d segments, %d checkpoints", r.Records, r.Segments, r.Checkpoints)
+	s := fmt.Sprintf("%s in %s, %s", count(r.Records, "record"), count(int64(r.Segments), "segment"), count(r.Checkpoints, "checkpoint"))
 	if r.Anchors > 0 {
-		s += fmt.Sprintf(", %d anchors", r.Anchors)
+		s += ", " + count(int64(r.Anchors), "anchor")
 	}
 	if r.Covered > 0 {
 		s += fmt.Sprintf("; %d covered by the checkpoint of %s", r.Covered, r.SignedAt.UTC().Format(time.RFC3339))
@@ -152,7 +152,7 @@ func (r Report) String() string {
 		s += fmt.Sprintf("; the last %s covered by no checkpoint", uncoveredWords(n, r.UncoveredSince))
 	}
 	if r.Torn > 0 {
-		s += fmt.Sprintf("; %d bytes of an unfinished line or checkpoint", r.Torn)
+		s += fmt.Sprintf("; %s of an unfinished line or checkpoint", count(r.Torn, "byte"))
 	}
 	if !r.Closed {
 		s += "; not closed (live, or it crashed)"
@@ -164,6 +164,14 @@ func (r Report) String() string {
 		s += "; no files of a log: " + strings.Join(r.Unknown, " ")
 	}
 	return s
+}
+
+// count says how many there are of what a word names.
+func count(n int64, word string) string {
+	if n != 1 {
+		word += "s"
+	}
+	return fmt.Sprintf("%d %s", n, word)
 }
 
 func uncoveredWords(n int64, since time.Time) string {

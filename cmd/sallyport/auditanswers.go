@@ -299,7 +299,7 @@ func printComparison(w io.Writer, d *answer.Comparison) error {
 		}
 		fmt.Fprintf(&b, "%s %s (%s)\n", sign, line, query.Printable(times))
 	}
-	fmt.Fprintf(&b, "%d places differ, %d do not\n", len(d.Places), d.Same)
+	fmt.Fprintf(&b, "%s, %d %s not\n", oneOr(len(d.Places), "1 place differs", fmt.Sprintf("%d places differ", len(d.Places))), d.Same, oneOr(d.Same, "does", "do"))
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -341,7 +341,7 @@ gateway's certificate, packets that went for another way out, gaps. Each is a hi
 				fmt.Fprintf(&b, "    %s\n", line)
 			}
 		}
-		fmt.Fprintf(&b, "%d anomalies\n", len(list))
+		fmt.Fprintln(&b, counted(len(list), "anomaly"))
 		_, err := io.WriteString(w, b.String())
 		return err
 	})
@@ -371,9 +371,9 @@ func newAuditHash() *cobra.Command {
 		Use:   "hash VALUE",
 		Short: "Find the records in which a value stands as a keyed hash",
 		Long: `Hash makes the keyed hash of a value and prints the records that hold it: a query string as a
-whole; a path, or a segment of one, a method and the name of a host in which a placeholder was
-leaked; a value that was too long for its field. It needs the key of the hash, which is beside the
-key that signs the log. A VALUE of - is read from the standard input, so that no other process sees it.`,
+whole; a path, or a segment of one, and a method in which a placeholder was leaked; a value that
+was too long for its field. It needs the key of the hash, which is beside the key
+that signs the log. A VALUE of - is read from the standard input, so that no other process sees it.`,
 		Example: "  sallyport audit hash 'token=abc&page=2'\n  sallyport audit hash SEGMENT\n  sallyport audit hash --key ./audit-key/key - < value",
 		Args:    exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

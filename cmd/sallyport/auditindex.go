@@ -112,7 +112,7 @@ func answered(c *cobra.Command, x *index.Index, use func(*index.Index) error) (i
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s is damaged: its records from %d on are left out (line %d)\n", d.File, d.Seq, d.Line)
 	}
 	if bad := res.Bad - int64(len(res.Damaged)); bad > 0 {
-		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %d lines of the log are no records: sallyport audit verify\n", bad)
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s of the log %s: sallyport audit verify\n", counted(bad, "line"), oneOr(bad, "is no record", "are no records"))
 	}
 	return res, use(x)
 }
@@ -258,7 +258,7 @@ at any time: it is made again out of the log. It holds what the log holds, so ke
 			if res.Anew {
 				again = ", after beginning anew"
 			}
-			fmt.Fprintf(c.OutOrStdout(), "audit index: %d records added%s: %s\n", res.Added, again, path)
+			fmt.Fprintf(c.OutOrStdout(), "audit index: %s added%s: %s\n", counted(res.Added, "record"), again, path)
 			return nil
 		},
 	}

@@ -53,8 +53,8 @@ Exit codes: 0 removed, or nothing is so old; 1 something is wrong, nothing was r
 				_, err = fmt.Fprintf(c.OutOrStdout(), "audit retain: nothing is older than %s\n", keep)
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "audit retain: removed %d records in %d segments, %s to %s\n    the log begins with record %d now; audit verify says so\n",
-				out.Records, len(out.Segments), out.From.UTC().Format(time.DateOnly), out.Until.UTC().Format(time.DateOnly), out.First)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "audit retain: removed %s in %s, %s to %s\n    the log begins with record %d now; audit verify says so\n",
+				counted(out.Records, "record"), counted(len(out.Segments), "segment"), out.From.UTC().Format(time.DateOnly), out.Until.UTC().Format(time.DateOnly), out.First)
 			return err
 		},
 	}

@@ -224,7 +224,7 @@ func printBody(c *cobra.Command, dir string, data keptData, identity string, res
 		return err
 	}
 	if ref.Cut {
-		fmt.Fprintf(c.ErrOrStderr(), "sallyport: cut: %d octets of the body went through, and %d are kept\n", ref.Bytes, ref.Kept)
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: cut: %s of the body went through, and %d are kept\n", counted(ref.Bytes, "octet"), ref.Kept)
 	}
 	_, err = c.OutOrStdout().Write(text)
 	return err

@@ -70,7 +70,7 @@ files; nothing has to run for it.`,
 	c.Flags().String("since", "", "from then on: 2h, 7d, a date, or an RFC 3339 time")
 	c.Flags().String("dir", "", "directory of the log; default: the instance's")
 	return credentialCommand(c, 1, func(c *cobra.Command, args []string) (usageOut, error) {
-		dir, inst, err := auditDirOf(c)
+		dir, _, err := auditDirOf(c)
 		if err != nil {
 			return usageOut{}, err
 		}
@@ -82,7 +82,7 @@ files; nothing has to run for it.`,
 		}
 		f, err := query.Parse(text, time.Now())
 		if err != nil {
-			return usageOut{}, usage(hint(err, "%s", inst.typed("credential usage "+args[0]+" --since 7d")))
+			return usageOut{}, usage(hint(err, "sallyport credential usage %s --since 7d", args[0]))
 		}
 		out := usageOut{Credential: args[0], Since: since}
 		return out, out.count(dir, f)
@@ -150,8 +150,8 @@ func printUsage(w io.Writer, u usageOut) error {
 	}
 	unsaved := ""
 	if u.Unsaved > 0 {
-		unsaved = fmt.Sprintf(", %d refresh tokens not kept on disk", u.Unsaved)
+		unsaved = ", " + counted(u.Unsaved, "refresh token") + " not kept on disk"
 	}
-	_, err := fmt.Fprintf(w, "%s: used %d times, refused %d times, %d leaks, %d tokens made%s\n", u.Credential, u.Uses, u.Refused, u.Leaks, u.Mints, unsaved)
+	_, err := fmt.Fprintf(w, "%s: used %s, refused %s, %s, %s made%s\n", u.Credential, counted(u.Uses, "time"), counted(u.Refused, "time"), counted(u.Leaks, "leak"), counted(u.Mints, "token"), unsaved)
 	return err
 }

@@ -164,7 +164,7 @@ func someArgs(c *cobra.Command, args []string) error {
 func exactArgs(n int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usage(hint(fmt.Errorf("%s takes %d arguments, not %d", c.CommandPath(), n, len(args)), "%s --help", c.CommandPath()))
+			return usage(hint(fmt.Errorf("%s takes %s, not %d", c.CommandPath(), counted(n, "argument"), len(args)), "%s --help", c.CommandPath()))
 		}
 		return nil
 	}

@@ -64,7 +64,7 @@ const meterWidth = 30
 // meterLine is at most 100 columns long.
 func meterLine(p index.Progress, took time.Duration) string {
 	if p.Sorting {
-		return fmt.Sprintf("indexing: %d records read, sorting", p.Records)
+		return "indexing: " + counted(p.Records, "record") + " read, sorting"
 	}
 	done := min(float64(p.Done)/float64(max(p.Total, 1)), 1)
 	full := int(done * meterWidth)
@@ -72,6 +72,6 @@ func meterLine(p index.Progress, took time.Duration) string {
 	if done > 0.02 {
 		left = fmt.Sprintf(", %s left", (time.Duration(float64(took)/done) - took).Round(time.Second))
 	}
-	return fmt.Sprintf("indexing: [%s%s] %3.0f %%, %d records, %.0f/s%s", strings.Repeat("#", full),
-		strings.Repeat(".", meterWidth-full), 100*done, p.Records, float64(p.Records)/took.Seconds(), left)
+	return fmt.Sprintf("indexing: [%s%s] %3.0f %%, %s, %.0f/s%s", strings.Repeat("#", full),
+		strings.Repeat(".", meterWidth-full), 100*done, counted(p.Records, "record"), float64(p.Records)/took.Seconds(), left)
 }

@@ -49,7 +49,8 @@ func idleRules(before, after *rules.Policy, stop func() error) ([]idleRule, erro
 		}
 	}
 	if more := max(0, len(gone)-mostIdle) + max(0, len(come)-mostIdle); more > 0 {
-		list = append(list, idleRule{Text: fmt.Sprintf("Of %d more deny rules that came or went it was not asked whether they take anything: a difference that they make is told above.", more)})
+		list = append(list, idleRule{Text: fmt.Sprintf("Of %d more deny %s that came or went it was not asked whether %s anything: a difference that %s is told above.", more,
+			oneOr(more, "rule", "rules"), oneOr(more, "it takes", "they take"), oneOr(more, "it makes", "they make"))})
 	}
 	return list, nil
 }

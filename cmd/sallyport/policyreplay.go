@@ -325,10 +325,10 @@ func printReplay(w io.Writer, r *replay) {
 			}
 		}
 	}
-	printWrapped(w, "", fmt.Sprintf("%d recorded requests: %d the same, %d newly allowed, %d newly denied, %d with another credential, %d undecided",
-		r.Replayed, r.Same, counts["newly_allowed"], counts["newly_denied"], counts["credential"], counts["undecided"]))
+	printWrapped(w, "", fmt.Sprintf("%s: %d the same, %d newly allowed, %d newly denied, %d with another credential, %d undecided",
+		counted(r.Replayed, "recorded request"), r.Same, counts["newly_allowed"], counts["newly_denied"], counts["credential"], counts["undecided"]))
 	if r.Otherwise > 0 {
-		printWrapped(w, "", fmt.Sprintf("%d of them were decided in another way than %s decides now: another policy was in force.", r.Otherwise, r.Old.File))
+		printWrapped(w, "", fmt.Sprintf("%d of them %s decided in another way than %s decides now: another policy was in force.", r.Otherwise, oneOr(r.Otherwise, "was", "were"), r.Old.File))
 	}
 	whys := map[string]int{}
 	for _, x := range r.Undecided {

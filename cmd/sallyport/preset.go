@@ -163,7 +163,7 @@ of its parameters are examples. With --file it prints the preset's own file.`,
 
 func printPreset(w io.Writer, p *presetOut) error {
 	printWrapped(w, "", p.Preset+": "+p.Description)
-	fmt.Fprintf(w, "%s, %d tests\n\n", p.Digest, p.Tests)
+	fmt.Fprintf(w, "%s, %s\n\n", p.Digest, counted(p.Tests, "test"))
 	for _, x := range p.Parameters {
 		printWrapped(w, "  ", x.Name+": "+x.Description)
 	}

@@ -140,7 +140,7 @@ func summarize(w io.Writer, inst instance, r *launcher.Result, exported bool) {
 		fmt.Fprintf(w, "sallyport: nothing was exported: %s\n", r.Text)
 	}
 	if n := len(r.Skipped); n > 0 {
-		fmt.Fprintf(w, "sallyport: %d files were not exported, the first: %s\n", n, r.Skipped[0])
+		fmt.Fprintf(w, "sallyport: %s %s not exported, the first: %s\n", counted(n, "file"), oneOr(n, "was", "were"), r.Skipped[0])
 	}
 }
 

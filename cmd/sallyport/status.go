@@ -167,7 +167,7 @@ func anchorLine(a *audit.AnchorState) string {
 	case a.Kept == nil:
 		state = "nothing yet"
 	}
-	return fmt.Sprintf("%s, %d records kept%s, %d waiting: %s", state, a.Records, kept, a.Waiting, a.Name)
+	return fmt.Sprintf("%s, %s kept%s, %d waiting: %s", state, counted(a.Records, "record"), kept, a.Waiting, a.Name)
 }
 
 // moment is a time after a word, nothing for none.
@@ -185,7 +185,7 @@ func printStatus(w io.Writer, r *statusReport) error {
 		{"supervisor", "pid " + strconv.Itoa(r.Supervisor)},
 		{"gateway", fmt.Sprintf("pid %d since %s, %s", g.PID, g.Since.UTC().Format(time.RFC3339), g.Version)},
 		{"broker", r.Broker},
-		{"log", fmt.Sprintf("%s, %d records since the gateway started", g.Ready, g.Records)},
+		{"log", fmt.Sprintf("%s, %s since the gateway started", g.Ready, counted(g.Records, "record"))},
 		{"cells", strconv.Itoa(len(g.Cells))},
 	}
 	if last := r.Reload.Last; last != nil {
@@ -196,7 +196,7 @@ func printStatus(w io.Writer, r *statusReport) error {
 		rows = append(rows, []string{"last reload", fmt.Sprintf("%s by %s: %s", last.Time.Format(time.RFC3339), last.Trigger, word)})
 	}
 	for _, c := range r.Credentials {
-		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %d times", c.Name, c.Type, c.Status, c.Uses)})
+		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %s", c.Name, c.Type, c.Status, counted(c.Uses, "time"))})
 	}
 	for i := range g.Anchors {
 		rows = append(rows, []string{"anchor", query.Printable(anchorLine(&g.Anchors[i]))})

@@ -170,7 +170,6 @@ func (s *supervisor) start(ctx context.Context, o upOptions) error {
 		{"making directories", func(context.Context) error { return s.inst.makeDirs(s.who) }},
 		{"locking the instance", s.lock},
 		{"reading the configuration", func(context.Context) error { return s.stage(o) }},
-		{"looking at the container stack", newEnough},
 		{"making the network", s.network},
 		{"starting containerd", s.containerd},
 		{"starting the broker", s.broker},
@@ -415,7 +414,7 @@ func (s *supervisor) announce() error {
 		{"CA certificate", i.caCert(), gatewayUser},
 	}
 	if n := len(s.cleared.Removed); n > 0 {
-		fmt.Fprintf(s.out, "cleared %d things that an earlier start left\n", n)
+		fmt.Fprintf(s.out, "cleared %s that an earlier start left\n", counted(n, "thing"))
 	}
 	if err := printTable(s.out, rows); err != nil {
 		return err
