@@ -81,7 +81,7 @@ func (c *checker) record(line []byte) error {
 	case !ok:
 		return c.problem(Malformed, "the line does not begin like a record")
 	case version != 1:
-		return c.problem(Malformed, "schema version %d is not known", version)
+		return c.problem(Malformed, "schema version %d is not known: check it with a newer sallyport", version)
 	case seq != c.edge.n:
 		return c.problem(OutOfPlace, "this is record %d", seq)
 	}
