@@ -90,10 +90,14 @@ func (e *entry) place(r *Record) { r.Schema, r.Seq, r.Time, r.ID = Schema, e.seq
 // errLeft says that gone was closed before the record's turn came.
 var errLeft = errors.New("gone before its turn")
 
+// waits is who waits for a record: a context. It is asked for its channel only if
+// there is something to wait for, since a context makes one when it is asked first.
+type waits interface{ Done() <-chan struct{} }
+
 // submit has e written and tells each of rs, which are e's and then those of
-// what goes with it, its place. It waits for its turn until gone is closed; a
-// nil gone never is.
-func (l *Log) submit(gone <-chan struct{}, e *entry, rs ...*Record) error {
+// what goes with it, its place. It waits for its turn until who is done; a
+// nil who never is.
+func (l *Log) submit(who waits, e *entry, rs ...*Record) error {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -102,7 +106,7 @@ func (l *Log) submit(gone <-chan struct{}, e *entry, rs ...*Record) error {
 	}
 	leading := l.enqueueLocked(e)
 	l.mu.Unlock()
-	return l.await(gone, e, leading, rs...)
+	return l.await(who, e, leading, rs...)
 }
 
 // submitLast is submit for the record that closes the log.
@@ -124,8 +128,12 @@ func (l *Log) enqueueLocked(e *entry) (leading bool) {
 	return true
 }
 
-func (l *Log) await(gone <-chan struct{}, e *entry, leading bool, rs ...*Record) error {
+func (l *Log) await(who waits, e *entry, leading bool, rs ...*Record) error {
 	if !leading {
+		var gone <-chan struct{}
+		if who != nil {
+			gone = who.Done()
+		}
 		select {
 		case s := <-e.wake:
 			leading = s == lead

@@ -20,6 +20,9 @@ const (
 	maxHost = 300
 	maxText = 1024 // an error, an answer
 	maxPath = 4096
+	// maxHashes is the length of 32 keyed hashes with blanks between. They are our own
+	// text, and take no more in a line.
+	maxHashes = 32*(len(HashPrefix)+32+1) - 1
 )
 
 // encoder writes the part of a line that follows its id. Seq, time and id are
@@ -56,6 +59,7 @@ func (e *encoder) encode(r *Record) {
 	e.text("method", r.Method, maxWord)
 	e.text("path", r.Path, maxPath)
 	e.text("query_hash", r.Query, maxWord)
+	e.hashes("query_values", r.Values)
 	e.text("qtype", r.QType, maxWord)
 	e.text("answer", r.Answer, maxText)
 	e.text("addr", r.Addr, maxWord)
@@ -88,6 +92,17 @@ func (e *encoder) always(name, s string, limit int) {
 		e.mark(name)
 	}
 	e.buf = append(e.buf, '"')
+}
+
+// hashes appends a list of keyed hashes. What is none is left out, and told as cut.
+func (e *encoder) hashes(name, s string) {
+	switch {
+	case s == "":
+	case len(s) > maxHashes || !plain(s):
+		e.mark(name)
+	default:
+		e.always(name, s, maxHashes)
+	}
 }
 
 func (e *encoder) number(name string, v int64) {
@@ -137,6 +152,9 @@ func (e *encoder) finish(r *Record) {
 // data returns raw in the form that json.Marshal gives it, with every odd
 // character escaped, or a note of what it was if it is too long or no JSON.
 func (e *encoder) data(raw json.RawMessage, limit int) []byte {
+	if len(raw) <= limit && flat(raw) {
+		return raw
+	}
 	note := "cut"
 	if len(raw) <= MaxLine {
 		var compact bytes.Buffer
@@ -153,6 +171,31 @@ func (e *encoder) data(raw json.RawMessage, limit int) []byte {
 	out = append(out, `,"hash":"`...)
 	out = append(out, e.sum(string(raw))...)
 	return append(out, `"}`...)
+}
+
+// flat reports whether raw is an object of nothing but plain texts, as json.Marshal
+// writes it: most that comes with a request is.
+func flat(raw []byte) bool {
+	for i, sep := 0, byte('{'); i < len(raw) && raw[i] == sep; sep = ',' {
+		i++
+		for _, after := range []byte{':', 0} { // a name, a text
+			if i == len(raw) || raw[i] != '"' {
+				return false
+			}
+			for i++; i < len(raw) && safe[raw[i]]; i++ {
+			}
+			if i+1 >= len(raw) || raw[i] != '"' || after != 0 && raw[i+1] != after {
+				return false
+			}
+			if i++; after != 0 {
+				i++
+			}
+		}
+		if raw[i] == '}' {
+			return i+1 == len(raw)
+		}
+	}
+	return false
 }
 
 // EscapeJSON returns valid, compact JSON with what is not printable, and HTML's

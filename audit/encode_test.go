@@ -96,7 +96,7 @@ func TestLongFieldsAreCutLG03(t *testing.T) {
 		r := audit.Record{
 			Schema: 1, Kind: audit.Refuse, ID: big, Ref: big, Cell: big, Run: big, Policy: big, Verdict: big, Reason: big, Rule: big,
 			Where: big, Scope: big, Credential: big, Listener: big, Client: big, Question: big, Proto: big, Host: big,
-			Method: big, Path: big, Query: big, QType: big, Answer: big, Addr: big, Error: big,
+			Method: big, Path: big, Query: big, Values: big, QType: big, Answer: big, Addr: big, Error: big,
 			Cut:  slices.Repeat([]string{big}, 40),
 			Data: json.RawMessage(`{"x":` + strconv.Quote(strings.Repeat("y", 1<<20)) + `}`),
 		}
@@ -119,6 +119,15 @@ func TestData(t *testing.T) {
 	tests := []struct{ in, want, cut string }{
 		{`{"a" : [1, 2]}`, `{"a":[1,2]}`, ""},
 		{`null`, `null`, ""},
+		{`{"event":"use"}`, `{"event":"use"}`, ""},
+		{`{"a":"","b c":"d e"}`, `{"a":"","b c":"d e"}`, ""},
+		{`{"a":"b"`, `{"invalid":true,"bytes":8,"hash":"hmac:8"}`, "data"},
+		{`{"a":"b",}`, `{"invalid":true,"bytes":10,"hash":"hmac:10"}`, "data"},
+		{`{"a":"b"}}`, `{"invalid":true,"bytes":10,"hash":"hmac:10"}`, "data"},
+		{`{"a":"b","c":1}`, `{"a":"b","c":1}`, ""},
+		{`{"a":"<"}`, `{"a":"\u003c"}`, ""},
+		{`{"a":"b" ,"c":"d"}`, `{"a":"b","c":"d"}`, ""},
+		{`{}`, `{}`, ""},
 		{"{\"a\":\"\u202e\u2028<\U000e0041\"}", `{"a":"\u202e\u2028\u003c\udb40\udc41"}`, ""},
 		{"{\"a\":\"\xff\"}", `{"a":"\ufffd"}`, ""},
 		{`{"a":`, `{"invalid":true,"bytes":5,"hash":"hmac:5"}`, "data"},
@@ -145,10 +154,10 @@ func TestLineIsEncodingJSON(t *testing.T) {
 			Time: time.Unix(rapid.Int64Range(0, 4e9).Draw(t, "s"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns")).UTC(),
 			Cell: s(), Run: s(), Policy: s(), Verdict: s(), Reason: s(), Rule: s(), Where: s(), Scope: s(), Credential: s(),
 			Listener: s(), Client: s(), Question: s(), Proto: s(), Host: s(), Port: rapid.Uint16().Draw(t, "port"), Method: s(),
-			Path: s(), Query: s(), QType: s(), Answer: s(), Addr: s(), Status: rapid.Int().Draw(t, "status"),
+			Path: s(), Query: s(), Values: s(), QType: s(), Answer: s(), Addr: s(), Status: rapid.Int().Draw(t, "status"),
 			Sent: rapid.Int64().Draw(t, "sent"), Received: rapid.Int64().Draw(t, "received"), Micros: rapid.Int64().Draw(t, "us"), Error: s(),
 			Cut:  rapid.SliceOfN(rapid.StringMatching(`[a-z]{1,9}`), 0, 3).Draw(t, "cut"),
-			Data: json.RawMessage(rapid.SampledFrom([]string{"", "{}", `{"a":"b"}`, `[1]`, "nope"}).Draw(t, "data")),
+			Data: json.RawMessage(rapid.SampledFrom([]string{"", "{}", `{"a":"b"}`, `{"a":"b","c":"d"}`, `{"a":"b"`, `[1]`, "nope"}).Draw(t, "data")),
 		}
 	})
 	rapid.Check(t, func(t *rapid.T) {
@@ -182,6 +191,7 @@ func goldens() []audit.Record {
 			Verdict: "inspect", Reason: "allowed", Rule: "charges", Where: "policy.yaml:8", Scope: "policy",
 			Credential: "stripe-test", Listener: "transparent", Client: "10.213.0.2:41000", Question: "fetch", Proto: "h1",
 			Host: "api.stripe.com", Port: 443, Method: "POST", Path: "/v1/charges", Query: "hmac:" + strings.Repeat("0", 32),
+			Values: "hmac:" + strings.Repeat("1", 32) + " hmac:" + strings.Repeat("2", 32),
 		}),
 		in(audit.Done, audit.Record{
 			Ref: "01JJX0000000000000000000A5", Verdict: "inspect", Reason: "allowed", Rule: "charges",
@@ -244,4 +254,26 @@ func FuzzRecord(f *testing.F) {
 			t.Errorf("text does not read back: %+v", r)
 		}
 	})
+}
+
+// TestPlain: what looks at eight octets at a time finds each odd one at each place.
+func TestPlain(t *testing.T) {
+	for c := range 256 {
+		want := c >= ' ' && c < 0x7f && !strings.ContainsRune(`"\<>&`, rune(c))
+		for at := range 19 {
+			text := []byte(strings.Repeat("~ ", 10))[:19]
+			text[at] = byte(c)
+			if got := audit.Plain(string(text)); got != want {
+				t.Errorf("Plain with %#x at %d = %v, want %v", c, at, got, want)
+			}
+		}
+	}
+}
+
+func BenchmarkLine(b *testing.B) {
+	r := admit(7)
+	b.ReportAllocs()
+	for b.Loop() {
+		audit.Line(r, sum)
+	}
 }

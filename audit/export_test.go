@@ -39,7 +39,7 @@ const MaxOwedBytes = maxOwedBytes
 // AppendGone is Append for a caller who leaves while the record waits: ctx is
 // done already, and asked only then.
 func (l *Log) AppendGone(ctx context.Context, r *Record) error {
-	err := l.submit(ctx.Done(), l.entry(r), r)
+	err := l.submit(ctx, l.entry(r), r)
 	if errors.Is(err, errLeft) {
 		err = ctx.Err()
 	}
@@ -48,3 +48,6 @@ func (l *Log) AppendGone(ctx context.Context, r *Record) error {
 
 // LeftMany is how many done records are left before one that comes writes.
 const LeftMany = leftMany
+
+// Plain reports whether text stands for itself in a line.
+func Plain(s string) bool { return plain(s) }

@@ -353,7 +353,7 @@ func (l *Log) Append(ctx context.Context, r *Record) error {
 	case r.Kind == Done:
 		err = l.leave(l.entry(r))
 	default:
-		err = l.submit(ctx.Done(), l.entry(r), r)
+		err = l.submit(ctx, l.entry(r), r)
 	}
 	if errors.Is(err, errLeft) {
 		err = ctx.Err()
@@ -382,7 +382,7 @@ func (l *Log) AppendAll(ctx context.Context, rs []*Record) error {
 		for _, r := range rs[1:] {
 			e.with = append(e.with, l.entry(r))
 		}
-		err = l.submit(ctx.Done(), e, rs...)
+		err = l.submit(ctx, e, rs...)
 	}
 	if errors.Is(err, errLeft) {
 		err = ctx.Err()

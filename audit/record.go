@@ -71,8 +71,10 @@ type Record struct {
 	Method   string `json:"method,omitempty"`
 	Path     string `json:"path,omitempty"`
 	Query    string `json:"query_hash,omitempty"` // keyed hash, set by the gate
-	QType    string `json:"qtype,omitempty"`
-	Answer   string `json:"answer,omitempty"` // DNS: what was answered; else how a refusal was told that had no status
+	// Values are the keyed hashes of the query's values, with a blank between them.
+	Values string `json:"query_values,omitempty"`
+	QType  string `json:"qtype,omitempty"`
+	Answer string `json:"answer,omitempty"` // DNS: what was answered; else how a refusal was told that had no status
 
 	Addr     string `json:"addr,omitempty"` // dialled address:port
 	Status   int    `json:"status,omitempty"`

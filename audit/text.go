@@ -15,6 +15,31 @@ var safe = func() (t [256]bool) {
 	return t
 }()
 
+// plain reports whether s stands for itself in a line. It looks at eight octets at a
+// time: a record is mostly such text.
+func plain(s string) bool {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	i := 0
+	for ; i+8 <= len(s); i += 8 {
+		x := uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24 |
+			uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
+		// Each of these has the high bit of an octet set where it is one of: below a
+		// blank, and, as what is looked for becomes 0, a backslash, DEL, < or >, " or &.
+		// A borrow may set one too many beyond one that is rightly set, never one too few.
+		odd := x | (x - ' '*ones) | ((x ^ '\\'*ones) - ones) | ((x ^ 0x7f*ones) - ones) |
+			(((x | 2*ones) ^ '>'*ones) - ones) | (((x | 4*ones) ^ '&'*ones) - ones)
+		if odd&high != 0 {
+			return false
+		}
+	}
+	for ; i < len(s); i++ {
+		if !safe[s[i]] {
+			return false
+		}
+	}
+	return true
+}
+
 const hexDigits = "0123456789abcdef"
 
 // appendText appends the inside of a JSON string whose value is s made
@@ -24,6 +49,9 @@ const hexDigits = "0123456789abcdef"
 // \x1b, \u202e; a backslash becomes two, so that the escapes cannot be forged.
 // It returns how many bytes of s are in it.
 func appendText(dst []byte, s string, limit int) (_ []byte, used int) {
+	if len(s) <= limit && plain(s) {
+		return append(dst, s...), len(s)
+	}
 	start, i, room := 0, 0, limit
 	for i < len(s) && room > 0 {
 		if safe[s[i]] {

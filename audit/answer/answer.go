@@ -196,7 +196,7 @@ func doneOf(ctx context.Context, x *index.Index, id string) (*audit.Record, erro
 }
 
 // Holding returns the records in which one of the keyed hashes stands: as the
-// query, as a path or segments of one that follow each other, as the method, or
+// query or one of its values, as a path or segments of one that follow each other, as the method, or
 // in what was too long to be kept. A path begins with a slash.
 func Holding(ctx context.Context, x *index.Index, hashes ...string) iter.Seq2[audit.Record, error] {
 	var parts []string
@@ -206,11 +206,12 @@ func Holding(ctx context.Context, x *index.Index, hashes ...string) iter.Seq2[au
 			continue
 		}
 		parts = append(parts, `SELECT seq FROM entries WHERE query_hash = ? AND query_hash <> ''
+		UNION SELECT seq FROM entries WHERE query_values <> '' AND instr(query_values, ?) > 0
 		UNION SELECT seq FROM entries WHERE `+index.HashedPath+` AND instr(path, ?) > 0
 		UNION SELECT seq FROM entries WHERE shape IN (SELECT shape FROM shapes WHERE method = ?)
 		UNION SELECT seq FROM records WHERE cut <> '' AND
 			instr(host || ' ' || path || ' ' || error || ' ' || answer || ' ' || data || ' ' || method || ' ' || client, ?) > 0`)
-		args = append(args, h, h, h, h)
+		args = append(args, h, h, h, h, h)
 	}
 	if len(parts) == 0 {
 		return func(func(audit.Record, error) bool) {}

@@ -294,8 +294,9 @@ func TestHolding(t *testing.T) {
 	recs := stories()
 	recs[3].Path = "/…[5000 bytes hmac:22]"
 	recs[3].Cut = []string{"path"}
+	recs[3].Values = "hmac:44 hmac:55"
 	x := opened(t, recs...)
-	for hash, want := range map[string]string{"hmac:11": "A1 D1 A2 D2", "hmac:22": "A1", "hmac:33": "", "": ""} {
+	for hash, want := range map[string]string{"hmac:11": "A1 D1 A2 D2", "hmac:22": "A1", "hmac:33": "", "hmac:44": "A1", "hmac:55": "A1", "": ""} {
 		var got []string
 		for r, err := range answer.Holding(t.Context(), x, hash) {
 			if err != nil {

@@ -38,6 +38,7 @@ var columns = []struct {
 	{"method", func(r *audit.Record) string { return r.Method }},
 	{"path", func(r *audit.Record) string { return r.Path }},
 	{"query_hash", func(r *audit.Record) string { return r.Query }},
+	{"query_values", func(r *audit.Record) string { return r.Values }},
 	{"qtype", func(r *audit.Record) string { return r.QType }},
 	{"answer", func(r *audit.Record) string { return r.Answer }},
 	{"addr", func(r *audit.Record) string { return r.Addr }},

@@ -92,6 +92,7 @@ func (f ocsf) own(o object, r *audit.Record) {
 	unmapped.text("run", r.Run)
 	unmapped.text("credential", r.Credential)
 	unmapped.text("query_hash", r.Query)
+	unmapped.text("query_values", r.Values)
 	unmapped.text("where", r.Where)
 	unmapped.text("verdict", r.Verdict)
 	o.sub("unmapped", unmapped)

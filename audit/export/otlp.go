@@ -88,6 +88,7 @@ func attributes(r *audit.Record) []object {
 	text("http.request.method", r.Method)
 	text("url.path", r.Path)
 	text("sallyport.query_hash", r.Query)
+	text("sallyport.query_values", r.Values)
 	text("dns.question.type", r.QType)
 	if r.QType != "" {
 		text("dns.question.name", r.Host)

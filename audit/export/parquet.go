@@ -37,6 +37,7 @@ type row struct {
 	Method     string    `parquet:"method,dict"`
 	Path       string    `parquet:"path"`
 	Query      string    `parquet:"query_hash"`
+	Values     string    `parquet:"query_values"`
 	QType      string    `parquet:"qtype,dict"`
 	Answer     string    `parquet:"answer"`
 	Addr       string    `parquet:"addr,dict"`
@@ -67,7 +68,7 @@ func (p *parquetFile) record(r *audit.Record) error {
 	p.one[0] = row{
 		int64(r.Seq), r.Time.UTC(), r.ID, string(r.Kind), r.Ref, r.Cell, r.Run, r.Policy, r.Verdict, r.Reason, r.Rule, r.Where,
 		r.Scope, r.Credential, r.Listener, r.Client, r.Question, r.Proto, r.Host, int32(r.Port), r.Method, r.Path, r.Query,
-		r.QType, r.Answer, r.Addr, int32(r.Status), r.Sent, r.Received, r.Micros, r.Error, r.Cut, string(r.Data),
+		r.Values, r.QType, r.Answer, r.Addr, int32(r.Status), r.Sent, r.Received, r.Micros, r.Error, r.Cut, string(r.Data),
 	}
 	if _, err := p.w.Write(p.one[:]); err != nil {
 		return err

@@ -104,6 +104,7 @@ func labels(r *audit.Record) object {
 		{"credential", r.Credential},
 		{"question", r.Question},
 		{"query_hash", r.Query},
+		{"query_values", r.Values},
 		{"verdict", r.Verdict},
 		{"cut", strings.Join(r.Cut, " ")},
 	} {

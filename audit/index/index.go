@@ -51,7 +51,7 @@ type Config struct {
 const (
 	magic       = "SQLite format 3\x00"
 	application = 0x53504158 // in the file's header: SPAX
-	version     = 4          // of the tables; another one is made anew
+	version     = 5          // of the tables; another one is made anew
 )
 
 // ErrForeign is wrapped by Open's error when the file is no index.
@@ -234,7 +234,7 @@ var schema = strings.NewReplacer(
 	"$shared", those(true, declared), "$own", those(false, declared), "$columns", names(""),
 ).Replace(`
 PRAGMA application_id = 1397768536;
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 CREATE TABLE log_dir (dir TEXT NOT NULL);
 CREATE TABLE segments (
 	first INTEGER PRIMARY KEY, -- number of the first record
@@ -243,6 +243,8 @@ CREATE TABLE segments (
 	bad   INTEGER NOT NULL,    -- lines that are no record
 	hash  BLOB NOT NULL,       -- of them: a state of SHA-256
 	rest  TEXT NOT NULL,       -- why what follows cannot be read, '' if it can
+	later INTEGER NOT NULL,    -- number of the first record of a later schema
+	schema INTEGER NOT NULL,   -- which that is, 0 if there is none
 	file  TEXT NOT NULL        -- name, device and inode, size and times before they were read
 );
 CREATE TABLE shapes (
@@ -280,8 +282,10 @@ var lookups = []string{
 	"entries_time ON entries (time)",
 	"entries_id ON entries (id)",
 	"entries_ref ON entries (ref) WHERE ref <> ''",
-	"entries_shape ON entries (shape)",
+	"entries_shape ON entries (shape, time)",
+	"entries_long ON entries (time) WHERE length(path) > 60",
 	"entries_hash ON entries (query_hash) WHERE query_hash <> ''",
+	"entries_values ON entries (query_values) WHERE query_values <> ''",
 	"entries_hashed ON entries (seq) WHERE " + HashedPath,
 	"entries_cut ON entries (seq) WHERE cut <> ''",
 	"shapes_policy ON shapes (policy) WHERE kind = 'policy.load'",

@@ -329,3 +329,28 @@ func TestEveryFieldIsKept(t *testing.T) {
 		t.Errorf("columns (-fields of a record +columns):\n%s", diff)
 	}
 }
+
+// TestLaterSchemaIsTold: the first record of a schema that is not known is told, also
+// by an update that reads nothing.
+func TestLaterSchemaIsTold(t *testing.T) {
+	dir := t.TempDir()
+	text := `{"v":1,"seq":0,"time":"2027-01-31T12:00:00Z","id":"A","kind":"dns"}` + "\n"
+	x, err := index.Open(t.Context(), index.Config{Dir: dir, Path: filepath.Join(t.TempDir(), "index.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { x.Close() })
+	later := []string{`{"v":3,"seq":1,"time":"2027-01-31T12:00:00Z","id":"B","kind":"refuse","new":1}`, `{"v":2,"seq":2,"time":"2027-01-31T12:00:00Z","id":"C","kind":"refuse"}`}
+	for i, want := range []*index.Later{nil, {Seq: 1, Schema: 3}, {Seq: 1, Schema: 3}, {Seq: 1, Schema: 3}} {
+		if err := os.WriteFile(filepath.Join(dir, "000000000000.jsonl"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		res, err := x.Update(t.Context(), nil)
+		if diff := cmp.Diff(want, res.Later); err != nil || diff != "" {
+			t.Errorf("update %d: %v (-want +got):\n%s", i, err, diff)
+		}
+		if i < len(later) {
+			text += later[i] + "\n"
+		}
+	}
+}

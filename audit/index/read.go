@@ -23,11 +23,12 @@ type state struct {
 	first, bytes, lines, bad int64
 	hash                     []byte // of all that was read, as a state of SHA-256 to go on from
 	rest                     string // why what follows cannot be read, of a packed file that is damaged
+	later                    Later  // the first of a later schema
 	file                     string // which file it was, and how it stood before it was read
 }
 
 func (x *Index) states(ctx context.Context) ([]state, error) {
-	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, hash, rest, file FROM segments ORDER BY first")
+	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, hash, rest, later, schema, file FROM segments ORDER BY first")
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +36,7 @@ func (x *Index) states(ctx context.Context) ([]state, error) {
 	var out []state
 	for rows.Next() {
 		var s state
-		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.hash, &s.rest, &s.file); err != nil {
+		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.hash, &s.rest, &s.later.Seq, &s.later.Schema, &s.file); err != nil {
 			return nil, err
 		}
 		out = append(out, s)
@@ -262,6 +263,9 @@ func take(recs []audit.Record, line []byte, st *state) []audit.Record {
 	if err := query.Decode(bytes.TrimSuffix(line, []byte("\n")), r); err != nil || r.Kind == "" {
 		st.bad++
 		return recs[:len(recs)-1]
+	}
+	if r.Schema > audit.Schema && st.later.Schema == 0 {
+		st.later = Later{int64(r.Seq), r.Schema}
 	}
 	return recs
 }

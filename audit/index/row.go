@@ -44,6 +44,7 @@ var columns = []column{
 	{"method", "TEXT", true},
 	{"path", "TEXT", false},
 	{"query_hash", "TEXT", false},
+	{"query_values", "TEXT", false},
 	{"qtype", "TEXT", true},
 	{"answer", "TEXT", false},
 	{"addr", "TEXT", false},
@@ -91,7 +92,7 @@ func (r *row) into() []any {
 		&r.Seq, &r.ns, &r.ID, (*string)(&r.Kind), &r.Ref, &r.Cell, &r.Run, &r.Policy,
 		&r.Verdict, &r.Reason, &r.WouldDeny, &r.Rule, &r.Where, &r.Scope,
 		&r.Credential, &r.Listener, &r.Client, &r.Question, &r.Proto,
-		&r.Host, &r.Port, &r.Method, &r.Path, &r.Query,
+		&r.Host, &r.Port, &r.Method, &r.Path, &r.Query, &r.Values,
 		&r.QType, &r.Answer, &r.Addr, &r.Status, &r.Sent,
 		&r.Received, &r.Micros, &r.Error, &r.cut, &r.data,
 	}
@@ -134,7 +135,7 @@ func (s shape) clone() shape {
 // columns that are not shared, in their order.
 func appendEntry(dst []any, shape int64, r *audit.Record) []any {
 	return append(
-		dst, shape, int64(r.Seq), nanos(r.Time), r.ID, text(r.Ref), text(r.Client), text(r.Path), text(r.Query), text(r.Answer), text(r.Addr),
+		dst, shape, int64(r.Seq), nanos(r.Time), r.ID, text(r.Ref), text(r.Client), text(r.Path), text(r.Query), text(r.Values), text(r.Answer), text(r.Addr),
 		int64(r.Status), r.Sent, r.Received, r.Micros, text(r.Error), text(strings.Join(r.Cut, ",")), text(string(r.Data)),
 	)
 }

@@ -25,7 +25,15 @@ type Result struct {
 	Bad   int64 `json:"bad"`   // lines in the whole log that are no record
 	// Damaged are the packed segments of which the rest cannot be read.
 	Damaged []Damage `json:"damaged,omitempty"`
-	Anew    bool     `json:"anew"` // what was there before was of another log, or more than the log now holds
+	// Later is the first record of a schema that this program does not know, nil if there is none.
+	Later *Later `json:"later,omitempty"`
+	Anew  bool   `json:"anew"` // what was there before was of another log, or more than the log now holds
+}
+
+// Later is a record of a later schema: it may say more than an index holds.
+type Later struct {
+	Seq    int64 `json:"seq"`
+	Schema int   `json:"schema"`
 }
 
 // Damage tells from which line on a segment cannot be read.
@@ -100,22 +108,24 @@ func (x *Index) update(ctx context.Context, progress func(Progress)) (Result, er
 	out.Added = at.Records
 	err = x.db.QueryRowContext(ctx, "SELECT ifnull(sum(bad), 0) FROM segments").Scan(&out.Bad)
 	if err == nil {
-		out.Damaged, err = x.damages(ctx, segs)
+		err = x.oddities(ctx, segs, &out)
 	}
 	return out, err
 }
 
-// damages returns what is known of segments that are damaged.
-func (x *Index) damages(ctx context.Context, segs []query.Segment) ([]Damage, error) {
+// oddities tells what is known of segments that are damaged, or of a later schema.
+func (x *Index) oddities(ctx context.Context, segs []query.Segment, out *Result) error {
 	known, err := x.states(ctx)
-	var out []Damage
 	for _, k := range known {
+		if k.later.Schema > 0 && out.Later == nil {
+			out.Later = &k.later
+		}
 		i := slices.IndexFunc(segs, func(s query.Segment) bool { return s.First == k.first })
 		if k.rest != "" && i >= 0 {
-			out = append(out, Damage{filepath.Base(segs[i].Path), k.lines + 1, k.first + k.lines, k.rest})
+			out.Damaged = append(out.Damaged, Damage{filepath.Base(segs[i].Path), k.lines + 1, k.first + k.lines, k.rest})
 		}
 	}
-	return out, err
+	return err
 }
 
 // add reads on one goroutine and writes on another.

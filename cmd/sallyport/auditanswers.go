@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -42,6 +43,7 @@ func printStory(w io.Writer, s *answer.Story) error {
 		{"rule", join(" at ", s.Rule, s.Where)},
 		{"credential", s.Credential},
 		{"query", s.Query},
+		{"values", s.Values},
 		{"from", join(" in cell ", s.Client, s.Cell)},
 		{"error", s.Error},
 	}
@@ -371,10 +373,11 @@ func newAuditHash() *cobra.Command {
 		Use:   "hash VALUE",
 		Short: "Find the records in which a value stands as a keyed hash",
 		Long: `Hash makes the keyed hash of a value and prints the records that hold it: a query string as a
-whole; a path, or a segment of one, and a method in which a placeholder was leaked; a value that
-was too long for its field. It needs the key of the hash, which is beside the key
+whole, or what one of its parameters held; a path, or a segment of one, and a method in which a
+placeholder was leaked; a value that was too long for its field. What a parameter held is found
+as it reads and as it was sent, in percent-encoding. It needs the key of the hash, which is beside the key
 that signs the log. A VALUE of - is read from the standard input, so that no other process sees it.`,
-		Example: "  sallyport audit hash 'token=abc&page=2'\n  sallyport audit hash SEGMENT\n  sallyport audit hash --key ./audit-key/key - < value",
+		Example: "  sallyport audit hash 'token=abc&page=2'\n  sallyport audit hash abc\n  sallyport audit hash SEGMENT\n  sallyport audit hash --key ./audit-key/key - < value",
 		Args:    exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			dir, inst, err := auditDirOf(c)
@@ -397,6 +400,9 @@ that signs the log. A VALUE of - is read from the standard input, so that no oth
 			sum := h.Hash(value)
 			fmt.Fprintf(c.ErrOrStderr(), "sallyport: looking for %s\n", sum)
 			sums := []string{sum}
+			if read, err := url.QueryUnescape(value); err == nil && read != value {
+				sums = append(sums, h.Hash(read))
+			}
 			if strings.HasPrefix(value, "/") {
 				sums = append(sums, gate.HashPath(value, h.Hash))
 			}

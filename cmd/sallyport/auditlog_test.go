@@ -30,7 +30,7 @@ func program(main func(args []string) error) func() {
 
 // writeLogTo is auditlog DIR KEY < RECORDS, which makes a closed log in DIR of
 // records, one JSON object a line. Times and ids are those of the records; a
-// query's hash of VALUE is written as query_hash "hash:VALUE", a leaked path's as
+// query's hashes of VALUE are written as query_hash "hash:VALUE", a leaked path's as
 // path "hash:PATH".
 func writeLogTo(dir, key string) error {
 	now := time.Date(2026, 1, 31, 11, 0, 0, 0, time.UTC)
@@ -45,6 +45,7 @@ func writeLogTo(dir, key string) error {
 			return fmt.Errorf("%s: %w", in.Text(), err)
 		}
 		if len(r.Query) > 5 && r.Query[:5] == "hash:" {
+			r.Values, _ = gate.HashValues(r.Query[5:], l.Hash)
 			r.Query = l.Hash(r.Query[5:])
 		}
 		if path, ok := strings.CutPrefix(r.Path, "hash:"); ok {

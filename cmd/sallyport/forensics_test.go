@@ -103,8 +103,10 @@ func (s *story) fetched(after time.Duration, method, query string, sent int64) {
 	r.Host, r.Port, r.Method, r.Path, r.Credential = "api.example.com", 443, method, "/v1/charges", "example-key"
 	if query != "" {
 		r.Query = s.log.Hash(query)
+		r.Values, _ = gate.HashValues(query, s.log.Hash)
 	}
 	admit := s.tell(after, audit.Admit, r)
+	r.Values = ""
 	use := r
 	use.Verdict, use.Ref, use.Data = "", admit.ID, json.RawMessage(`{"event":"use"}`)
 	s.tell(after+time.Millisecond, audit.Credential, use)

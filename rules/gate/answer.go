@@ -127,5 +127,5 @@ func (g *Gate) endRound(r *round) {
 // forget makes a pass that nobody was given like a new one.
 func (p *pass) forget() {
 	p.gate, p.id, p.identity, p.req, p.qtype = nil, "", Identity{}, rules.Request{}, ""
-	p.decision, p.origin, p.query = rules.Decision{}, origin{}, ""
+	p.decision, p.origin, p.query, p.values, p.more = rules.Decision{}, origin{}, "", "", false
 }

@@ -21,6 +21,15 @@ const (
 	eventUnsaved = "unsaved" // what a server gave in its place could not be kept on disk
 )
 
+// dataOf is what the data of a record says about each event. Nobody changes it.
+var dataOf = func() map[string]json.RawMessage {
+	m := map[string]json.RawMessage{}
+	for _, e := range []string{eventUse, eventRefusal, eventLeak, eventMint, eventUnsaved} {
+		m[e] = json.RawMessage(`{"event":"` + e + `"}`)
+	}
+	return m
+}()
+
 // eventOf returns what a refusal says about a credential, "" for nothing.
 func eventOf(r rules.Reason) string {
 	switch r {
@@ -52,9 +61,10 @@ func (g *Gate) tellCredential(ctx context.Context, of *audit.Record, id string) 
 // credential: whose it is and where it was to go. What became of the request is told
 // in its own records.
 func aboutCredential(rec *audit.Record, id, event string) {
-	rec.Kind, rec.ID, rec.Ref, rec.Data = audit.Credential, "", id, json.RawMessage(`{"event":"`+event+`"}`)
+	rec.Kind, rec.ID, rec.Ref, rec.Data = audit.Credential, "", id, dataOf[event]
 	rec.Verdict, rec.WouldDeny, rec.Addr, rec.Answer, rec.Status = "", "", "", "", 0
 	rec.Sent, rec.Received, rec.Micros = 0, 0, 0
+	rec.Values, rec.Cut = "", nil
 }
 
 // Used records that the credential of p goes out with its request, before it

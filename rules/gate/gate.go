@@ -165,6 +165,8 @@ type pass struct {
 	decision rules.Decision
 	origin   origin
 	query    string // hash of the request's; "" for none
+	values   string // hashes of what its parameters hold
+	more     bool   // there are more of them than are hashed
 	began    time.Time
 	recorded bool // an admit record stands in the log
 	closed   atomic.Bool
@@ -304,6 +306,7 @@ func (g *Gate) decideInto(p *pass, req rules.Request) {
 	p.gate, p.id, p.req, p.began = g, newID(now), req, now
 	if req.Query != "" {
 		p.query = g.cfg.Hash(req.Query)
+		p.values, p.more = HashValues(req.Query, g.cfg.Hash)
 	}
 	id, ok := g.cfg.Identity(req.Cell)
 	if !ok {
@@ -578,8 +581,14 @@ func (p *pass) record(rec *audit.Record, kind audit.Kind) {
 	if rec.Proto == "" && r.Protocol != 0 {
 		rec.Proto = r.Protocol.String()
 	}
-	if d.Log == rules.LogNone && (kind == audit.Admit || kind == audit.Done) {
+	switch {
+	case d.Log == rules.LogNone && kind != audit.Refuse:
 		rec.Path, rec.Query = "", ""
+	case p.values != "" && (kind == audit.Admit || kind == audit.Refuse): // others refer to it
+		rec.Values = p.values
+		if p.more {
+			rec.Cut = []string{"query_values"}
+		}
 	}
 }
 

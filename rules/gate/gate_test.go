@@ -127,7 +127,7 @@ func TestRecordOfARequest(t *testing.T) {
 		Method: "GET", Path: "/v1", Query: "hash:xxxxxxxxx",
 	}
 	admit, done := common, common
-	admit.Kind, admit.ID = audit.Admit, p.ID()
+	admit.Kind, admit.ID, admit.Values = audit.Admit, p.ID(), "hash:xxx"
 	done.Kind, done.Ref, done.Status, done.Sent, done.Received = audit.Done, p.ID(), 200, 10, 20
 	done.Addr, done.Micros = "93.184.216.34:443", 1500
 	if diff := cmp.Diff([]audit.Record{admit, done}, h.log.all()); diff != "" {
