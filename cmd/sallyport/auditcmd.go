@@ -274,14 +274,18 @@ func ofKnownSchema(c *cobra.Command, recs iter.Seq2[audit.Record, error]) iter.S
 		for r, err := range recs {
 			if err == nil && r.Schema > audit.Schema && !told {
 				told = true
-				fmt.Fprintf(c.ErrOrStderr(), "sallyport: record %d is of schema version %d, and this program knows %d: it may say more than is shown; use a newer sallyport\n",
-					r.Seq, r.Schema, audit.Schema)
+				tellLater(c, int64(r.Seq), r.Schema)
 			}
 			if !yield(r, err) {
 				return
 			}
 		}
 	}
+}
+
+func tellLater(c *cobra.Command, seq int64, schema int) {
+	fmt.Fprintf(c.ErrOrStderr(), "sallyport: record %d is of schema version %d, and this program knows %d: it may say more than is shown; use a newer sallyport\n",
+		seq, schema, audit.Schema)
 }
 
 // whyNone says why no record of the log in dir was found: the run that --run names

@@ -99,7 +99,7 @@ func (o *tally) Write(p []byte) (int, error) {
 
 // answered brings an index up to date and uses it.
 func answered(c *cobra.Command, x *index.Index, use func(*index.Index) error) (index.Result, error) {
-	m := newMeter(c.ErrOrStderr())
+	m := newMeter(c.ErrOrStderr(), time.Now)
 	res, err := x.Update(c.Context(), m.show)
 	m.end()
 	if err != nil {
@@ -113,6 +113,9 @@ func answered(c *cobra.Command, x *index.Index, use func(*index.Index) error) (i
 	}
 	if bad := res.Bad - int64(len(res.Damaged)); bad > 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s of the log %s: sallyport audit verify\n", counted(bad, "line"), oneOr(bad, "is no record", "are no records"))
+	}
+	if l := res.Later; l != nil {
+		tellLater(c, l.Seq, l.Schema)
 	}
 	return res, use(x)
 }
