@@ -246,12 +246,13 @@ func (h *hunt) rare(condition string) (expr string, args []any) {
 	from, until := h.span.From.UnixNano(), h.span.Until.UnixNano()
 	return `(SELECT DISTINCT shape FROM counts WHERE hour BETWEEN ? AND ?) here
 		CROSS JOIN shapes ON shapes.shape = here.shape CROSS JOIN entries ON entries.shape = here.shape
-		WHERE (` + condition + `) AND +time >= ? AND +time < ?`,
+		WHERE (` + condition + `) AND time >= ? AND time < ?`,
 		[]any{index.HourOf(from), index.HourOf(until), from, until}
 }
 
-// timed is a table expression of all records in the order of their time.
-const timed = "entries CROSS JOIN shapes ON shapes.shape = entries.shape"
+// long is a table expression of the records with a long path, in the order of their
+// time: few are, and have an index of their own.
+const long = "entries INDEXED BY entries_long CROSS JOIN shapes ON shapes.shape = entries.shape"
 
 // marked finds what the gateway itself gave a name to.
 func (h *hunt) marked() error {

@@ -148,3 +148,41 @@ func TestAnomaliesWithoutPast(t *testing.T) {
 		t.Errorf("anomalies = %v, %v, want none", got, err)
 	}
 }
+
+// TestBeaconOfManyRequests: one that goes on for long is found by all of its requests,
+// over several shapes of them, and one that stumbles late is none.
+func TestBeaconOfManyRequests(t *testing.T) {
+	admit := audit.Record{Kind: audit.Admit, Run: "r", Cell: "c", Verdict: "inspect", Reason: "allowed", Host: "api.known.example", Port: 443, Method: "GET", Path: "/v1"}
+	for _, tt := range []struct {
+		late time.Duration
+		run  string
+		want string
+	}{
+		{0, "r", "Run r asked api.known.example 5000 times, every 5s almost"},
+		{0, "", "asked api.known.example 5000 times, every 5s almost"},
+		{15 * time.Minute, "r", ""},
+	} {
+		recs := each(5000, admit, func(i int, r *audit.Record) {
+			r.Run = tt.run
+			r.Time = start.Add(time.Duration(i) * 5 * time.Second)
+			if i%3 == 0 {
+				r.Method = "HEAD"
+			}
+			if i > 4500 {
+				r.Time = r.Time.Add(tt.late)
+			}
+		})
+		said := ""
+		for _, a := range anomalies(t, recs...) {
+			if a.Kind == answer.Beacon {
+				said += a.Why
+				if len(a.IDs) != 10 || a.IDs[0] != "a0" || a.IDs[9] != "a9" || !a.First.Equal(start) {
+					t.Errorf("first %v, ids %v", a.First, a.IDs)
+				}
+			}
+		}
+		if said == "" != (tt.want == "") || !strings.Contains(said, tt.want) {
+			t.Errorf("late by %v: %q, want %q", tt.late, said, tt.want)
+		}
+	}
+}

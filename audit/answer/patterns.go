@@ -105,103 +105,10 @@ func (h *hunt) random() error {
 	if err != nil {
 		return err
 	}
-	return look(RandomPath, `SELECT path, host, min(time), id FROM `+timed+` WHERE time >= ? AND time < ?
+	return look(RandomPath, `SELECT path, host, min(time), id FROM `+long+` WHERE time >= ? AND time < ?
 		AND kind IN ('admit', 'refuse') AND length(path) > 60 GROUP BY host, path ORDER BY 3`,
 		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()}, longSegment,
 		"%d paths at %s look random, such as %s: data may have been sent out in them.")
-}
-
-// A beacon asks one host at least beats times, at intervals of a second or
-// more that differ by no more than a tenth.
-const (
-	beats     = 8
-	regular   = 0.1
-	leastBeat = time.Second
-)
-
-func (h *hunt) beacons() error {
-	// Which run a record is of, and which host it asks for, stands in its shape:
-	// millions of records are counted by a number, unsorted and without text.
-	of, order, err := h.rhythms()
-	if err != nil {
-		return err
-	}
-	var shape, now, seq int64
-	err = h.each("SELECT shape, time, seq FROM entries WHERE time >= ? AND time < ? ORDER BY time",
-		[]any{h.span.From.UnixNano(), h.span.Until.UnixNano()}, []any{&shape, &now, &seq}, func() error {
-			if r := of[shape]; r != nil {
-				r.beat(now, seq)
-			}
-			return nil
-		})
-	if err != nil {
-		return err
-	}
-	for _, r := range order {
-		mean, ok := r.steady()
-		if !ok {
-			continue
-		}
-		ids, err := h.ids(r.seqs)
-		if err != nil {
-			return err
-		}
-		h.add(Beacon, r.host, r.run, r.first, ids, "%s asked %s %d times, every %s almost to the second: "+
-			"something calls home, or polls.", who(r.run, ""), r.host, r.n+1, mean.Round(100*time.Millisecond))
-	}
-	return nil
-}
-
-// rhythm is when a run asked for a host.
-type rhythm struct {
-	run, host   string
-	first, last int64
-	seqs        []int64 // of the first records
-	n           int     // intervals
-	mean, sum   float64 // of them, and the squares of what they differ from it: Welford's method
-}
-
-// rhythms returns one for each run and host, by the shapes of their requests.
-func (h *hunt) rhythms() (of map[int64]*rhythm, order []*rhythm, err error) {
-	type key struct{ run, host string }
-	known := map[key]*rhythm{}
-	of = map[int64]*rhythm{}
-	var shape int64
-	var at key
-	err = h.each("SELECT shape, run, host FROM shapes WHERE kind IN ('admit', 'refuse') AND host <> '' ORDER BY run, host",
-		nil, []any{&shape, &at.run, &at.host}, func() error {
-			r := known[at]
-			if r == nil {
-				r = &rhythm{run: at.run, host: at.host}
-				known[at] = r
-				order = append(order, r)
-			}
-			of[shape] = r
-			return nil
-		})
-	return of, order, err
-}
-
-func (r *rhythm) beat(now, seq int64) {
-	if len(r.seqs) < maxIDs {
-		r.seqs = append(r.seqs, seq)
-	}
-	if len(r.seqs) == 1 {
-		r.first, r.last = now, now
-		return
-	}
-	d := float64(now - r.last)
-	r.last = now
-	r.n++
-	off := d - r.mean
-	r.mean += off / float64(r.n)
-	r.sum += off * (d - r.mean)
-}
-
-// steady reports whether the requests are as regular as a clock's, and their
-// mean distance.
-func (r *rhythm) steady() (time.Duration, bool) {
-	return time.Duration(r.mean), r.n+1 >= beats && r.mean >= float64(leastBeat) && math.Sqrt(r.sum/float64(r.n)) <= regular*r.mean
 }
 
 // ids returns the ids of records, by their numbers.
