@@ -131,7 +131,7 @@ func runBench(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	rounds := fs.Int("rounds", 5, "how often everything is measured")
 	d := fs.Duration("d", 700*time.Millisecond, "how long one measurement takes")
-	only := fs.String("only", "", "measure only what matches this regular expression")
+	only := fs.String("only", "", "measure only what matches this regular expression: name, reference")
 	dir := fs.String("dir", "", "keep log and keys here; default: a directory that is removed")
 	idle := fs.Int("idle", 9900, "how many inspected tunnels idle; 0: none")
 	profile := fs.String("profile", "", "write the gateway's CPU profile here")
@@ -349,7 +349,7 @@ func (b *bench) round(r *row, n int, d time.Duration) {
 func (b *bench) measure(ctx context.Context, w io.Writer, match *regexp.Regexp, rounds int, d time.Duration) error {
 	var rows []*row
 	for _, m := range metrics() {
-		if match.MatchString(m.name) {
+		if match.MatchString(m.name + ", " + m.ref) {
 			rows = append(rows, &row{metric: m, cpu: map[string]time.Duration{}, ops: map[string]int64{}})
 		}
 	}

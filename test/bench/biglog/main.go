@@ -7,12 +7,15 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -21,7 +24,7 @@ import (
 )
 
 func main() {
-	dir := flag.String("dir", "", "directory for log/, key/")
+	dir := flag.String("dir", "", "directory for log/, key/, policies/")
 	n := flag.Int("n", 1_000_000, "how many records, about")
 	flag.Parse()
 	if err := write(context.Background(), *dir, *n); err != nil {
@@ -30,10 +33,12 @@ func main() {
 	}
 }
 
-const digest = "sha256:abababababababababababababababababababababababababababababababab"
-
 func write(ctx context.Context, dir string, n int) error {
-	w := &world{rand: rand.New(rand.NewPCG(1, 2)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	digest, err := writePolicy(filepath.Join(dir, "policies"))
+	if err != nil {
+		return err
+	}
+	w := &world{digest: digest, rand: rand.New(rand.NewPCG(1, 2)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	l, err := audit.Open(audit.Config{
 		Dir: filepath.Join(dir, "log"), KeyFile: filepath.Join(dir, "key", "key"), Interval: time.Second,
 		Now: func() time.Time {
@@ -49,7 +54,7 @@ func write(ctx context.Context, dir string, n int) error {
 	w.add = func(r audit.Record) error { return l.Append(ctx, &r) }
 	// A run has some 2,000 records; they spread over half a year.
 	w.step = 180 * 24 * time.Hour / time.Duration(n)
-	if err := w.add(audit.Record{Kind: audit.PolicyLoad, Policy: digest}); err != nil {
+	if err := w.add(audit.Record{Kind: audit.PolicyLoad, Policy: w.digest}); err != nil {
 		return err
 	}
 	for w.written < n {
@@ -60,8 +65,32 @@ func write(ctx context.Context, dir string, n int) error {
 	return l.Close()
 }
 
+// services is how many services hosts are of.
+const services = 1000
+
+// writePolicy writes the policy that lets the runs' requests through, and returns its
+// digest.
+func writePolicy(dir string) (string, error) {
+	var b strings.Builder
+	b.WriteString("apiVersion: sallyport/v1\nkind: EffectivePolicy\nmetadata:\n  name: \"payments\"\n  owner: \"bench\"\nrules:\n")
+	for api := range 4 {
+		fmt.Fprintf(&b, "  - id: \"rule-%d\"\n    origin: \"payments.yaml:12\"\n    reason: \"an api\"\n    allow:\n      hosts:\n", api)
+		for service := range services {
+			fmt.Fprintf(&b, "        - \"api-%d.service-%d.example\"\n", api, service)
+		}
+		b.WriteString("      ports:\n        - 443\n      methods:\n        - \"GET\"\n        - \"POST\"\n      paths:\n        - \"/v1/objects/*\"\n    log: \"metadata\"\n")
+	}
+	sum := sha256.Sum256([]byte(b.String()))
+	name := hex.EncodeToString(sum[:])
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return "", err
+	}
+	return "sha256:" + name, os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(b.String()), 0o640)
+}
+
 // world is what the log tells of.
 type world struct {
+	digest  string // of the policy
 	rand    *rand.Rand
 	now     time.Time
 	step    time.Duration
@@ -90,10 +119,14 @@ func (w *world) id() string {
 	return raw.String()
 }
 
+func (w *world) hash() string {
+	return fmt.Sprintf("hmac:%016x%016x", w.rand.Uint64(), w.rand.Uint64())
+}
+
 // run writes one run: names, requests with their outcome, and some refusals.
 func (w *world) run(n int) error {
 	run := w.id()
-	base := audit.Record{Run: run, Cell: "cell-" + run[20:], Policy: digest}
+	base := audit.Record{Run: run, Cell: "cell-" + run[20:], Policy: w.digest}
 	begin := base
 	begin.Kind = audit.RunStart
 	begin.Data = json.RawMessage(fmt.Sprintf(`{"image":"sallyport/sandbox:%d","policy_name":"payments","user":"1000"}`, w.rand.IntN(40)))
@@ -102,7 +135,7 @@ func (w *world) run(n int) error {
 	}
 	hosts := make([]string, 3+w.rand.IntN(8))
 	for i := range hosts {
-		hosts[i] = fmt.Sprintf("api-%d.service-%d.example", w.rand.IntN(4), int(w.rand.ExpFloat64()*40))
+		hosts[i] = fmt.Sprintf("api-%d.service-%d.example", w.rand.IntN(4), min(int(w.rand.ExpFloat64()*40), services-1))
 		name := base
 		name.Kind, name.Verdict, name.Reason, name.Question, name.Listener = audit.DNS, "inspect", "allowed", "resolve", "dns"
 		name.Host, name.QType, name.Answer = hosts[i], "A", fmt.Sprintf("198.18.0.%d", i+1)
@@ -128,7 +161,7 @@ func (w *world) request(base audit.Record, host string) error {
 	r.Path = fmt.Sprintf("/v1/objects/%08x", w.rand.Uint32N(1<<20))
 	r.ID = w.id()
 	if w.rand.IntN(3) == 0 {
-		r.Query = fmt.Sprintf("hmac:%016x%016x", w.rand.Uint64(), w.rand.Uint64())
+		r.Query, r.Values = w.hash(), w.hash()
 	}
 	if w.rand.IntN(50) == 0 {
 		r.Kind, r.Verdict, r.Reason, r.Rule, r.Where, r.Host = audit.Refuse, "deny", "host_not_allowed", "", "", fmt.Sprintf("host-%d.example", w.rand.IntN(5000))
@@ -141,7 +174,7 @@ func (w *world) request(base audit.Record, host string) error {
 		return err
 	}
 	done := r
-	done.Kind, done.Ref, done.ID = audit.Done, r.ID, ""
+	done.Kind, done.Ref, done.ID, done.Values = audit.Done, r.ID, "", ""
 	done.Addr, done.Status = "203.0.113.9:443", []int{200, 200, 200, 404, 500}[w.rand.IntN(5)]
 	done.Sent, done.Received, done.Micros = int64(w.rand.IntN(4000)), int64(w.rand.IntN(60000)), int64(w.rand.IntN(400_000))
 	return w.append(done)
