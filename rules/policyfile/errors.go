@@ -40,6 +40,9 @@ func (e Error) Error() string {
 	if e.Source == "" {
 		return head
 	}
+	if e.Column == 0 { // it is the effective policy's line, see errorOf
+		return fmt.Sprintf("%s\n%5s | %s", head, "", e.Source)
+	}
 	number := fmt.Sprintf("%5d", e.Line)
 	caret := strings.Repeat(" ", max(e.caret, 1)-1) + "^"
 	return fmt.Sprintf("%s\n%s | %s\n%s | %s", head, number, e.Source, strings.Repeat(" ", len(number)), caret)
@@ -123,8 +126,8 @@ func (f *file) errorOf(n ast.Node, origin, format string, args ...any) {
 	}
 	e := Error{File: path.Join(path.Dir(f.from), rel), Line: line, Text: fmt.Sprintf(format, args...)}
 	if own, col := place(n); own >= 1 && own <= len(f.lines) {
-		source, caret := cut(f.lines[own-1], col)
-		e.Source, e.caret = printable(source), caret
+		source, _ := cut(f.lines[own-1], col)
+		e.Source = printable(source)
 	}
 	f.errs = append(f.errs, e)
 }

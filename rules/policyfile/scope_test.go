@@ -281,8 +281,10 @@ func TestErrorsNameTheFloorsOwnFile(t *testing.T) {
 		staged := &policyfile.Input{Name: "/run/floor.yaml", Data: floor.Effective, From: from}
 		if _, err := policyfile.ReadPolicy(policyfile.Input{Name: "team.yaml", Data: []byte(breaks), Floor: staged}, nil); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("made of %q: %v", from, err)
-		} else if !strings.Contains(err.Error(), "\"*.corp.example\"") || !strings.HasSuffix(err.Error(), "^") {
+		} else if !strings.Contains(err.Error(), "\"*.corp.example\"") {
 			t.Errorf("made of %q, the statement is not shown: %v", from, err)
+		} else if strings.HasSuffix(err.Error(), "^") != (from == "") || strings.Contains(err.Error(), "    9 |") {
+			t.Errorf("made of %q: what stands in the effective text is shown as of a line of the file, or the other way round: %v", from, err)
 		}
 	}
 }
