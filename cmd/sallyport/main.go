@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -149,13 +150,19 @@ func oneOfCommands(c *cobra.Command, args []string) error {
 			return usage(hint(fmt.Errorf("%w; did you mean %q?", err, near[0]), "%s %s", c.CommandPath(), near[0]))
 		}
 	}
+	if other, _, found := c.Root().Find(args); found == nil && other.HasParent() {
+		return usage(hint(err, "%s", other.CommandPath()))
+	}
 	return usage(hint(err, "%s --help", c.CommandPath()))
 }
+
+// useLine is how a command is typed, with what its arguments are called.
+func useLine(c *cobra.Command) string { return strings.TrimSuffix(c.UseLine(), " [flags]") }
 
 // someArgs is cobra.MinimumNArgs(1) with an error of our own kind.
 func someArgs(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return usage(hint(fmt.Errorf("%s takes at least 1 argument", c.CommandPath()), "%s --help", c.CommandPath()))
+		return usage(hint(fmt.Errorf("%s takes at least 1 argument", c.CommandPath()), "%s", useLine(c)))
 	}
 	return nil
 }
@@ -164,7 +171,7 @@ func someArgs(c *cobra.Command, args []string) error {
 func exactArgs(n int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usage(hint(fmt.Errorf("%s takes %s, not %d", c.CommandPath(), counted(n, "argument"), len(args)), "%s --help", c.CommandPath()))
+			return usage(hint(fmt.Errorf("%s takes %s, not %d", c.CommandPath(), counted(n, "argument"), len(args)), "%s", useLine(c)))
 		}
 		return nil
 	}

@@ -86,7 +86,7 @@ func readAnyway(files *policyFiles, path string) (p *policyfile.PolicyFile, fail
 	if err != nil && p != nil && fails(p) {
 		return p, problems(path, err), nil
 	}
-	return p, nil, err
+	return p, nil, noFile(err)
 }
 
 // plainDiff compares what two policies mean, and reports whether it is the same.

@@ -77,7 +77,7 @@ Exit codes: 0 it is allowed; 1 it is denied; 2 usage.`,
 			} // whoever reviews a run needs no credential files: see [broker.Preview]
 			e, err := explain(p, creds, asked, headers)
 			if err != nil {
-				return usage(err)
+				return usage(hintMeant(c, path, run, asked, err))
 			}
 			e.Run = run
 			if asJSON {
@@ -131,6 +131,48 @@ func explainedPolicy(c *cobra.Command, path, run string) (*rules.Policy, error) 
 		fmt.Fprintf(c.ErrOrStderr(), "warning: %v\n", e)
 	}
 	return p.Unproven(), nil
+}
+
+// hintMeant adds to an error about what is asked what could be typed instead.
+func hintMeant(c *cobra.Command, path, run, asked string, err error) error {
+	meant := meantRequest(asked)
+	switch {
+	case meant == "":
+		return err
+	case run != "":
+		return hint(err, "%s --as %s %s", c.CommandPath(), run, meant)
+	default:
+		return hint(err, "%s -p %s %s", c.CommandPath(), path, meant)
+	}
+}
+
+// meantRequest is a request that could be asked in place of one that is not
+// understood, "" if nobody can tell what was meant.
+func meantRequest(asked string) string {
+	words := strings.Fields(asked)
+	if len(words) == 0 {
+		return ""
+	}
+	method, place := "GET", words[len(words)-1]
+	if len(words) == 2 && rules.IsMethod(words[0]) {
+		method = words[0]
+	}
+	if _, rest, ok := strings.Cut(place, "://"); ok {
+		place = rest
+	}
+	e, ok := target.Guess(place)
+	if !ok {
+		return ""
+	}
+	port := e.Port
+	if port == 0 {
+		port = 443
+	}
+	path := "/"
+	if i := strings.IndexAny(place, "/?#"); i >= 0 && place[i] == '/' {
+		path = place[i:]
+	}
+	return fmt.Sprintf("%s https://%s%s", method, target.Endpoint{Host: e.Host, Port: port}.Authority(443), path)
 }
 
 // policyOfRun returns the policy that a run was under last, as its records name

@@ -2,10 +2,14 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"sallyport/rules/near"
 	"sallyport/rules/policyfile"
 )
 
@@ -60,7 +64,20 @@ func readPolicyFile(c *cobra.Command, path string) (*policyfile.PolicyFile, erro
 	if err != nil {
 		return nil, err
 	}
-	return files.read(path)
+	p, err := files.read(path)
+	return p, noFile(err)
+}
+
+// noFile tells of an error that is about a file which cannot be read, and of nothing
+// else, what may have been meant.
+func noFile(err error) error {
+	if _, placed := errors.AsType[policyfile.Errors](err); placed {
+		return err
+	}
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return usage(policyfile.Errors{{File: e.Path, Text: whyNoFile(e)}})
+	}
+	return err
 }
 
 // problems returns every error in err with the place that it is about: path, if
@@ -73,7 +90,7 @@ func problems(path string, err error) policyfile.Errors {
 	case policyfile.Errors:
 		return e
 	case *fs.PathError:
-		return policyfile.Errors{{File: e.Path, Text: e.Err.Error()}}
+		return policyfile.Errors{{File: e.Path, Text: whyNoFile(e)}}
 	case interface{ Unwrap() []error }:
 		var all policyfile.Errors
 		for _, one := range e.Unwrap() {
@@ -85,6 +102,26 @@ func problems(path string, err error) policyfile.Errors {
 		return problems(path, inner)
 	}
 	return policyfile.Errors{{File: path, Text: err.Error()}}
+}
+
+// whyNoFile says why a file cannot be read, and which may have been meant.
+func whyNoFile(e *fs.PathError) string {
+	dir := filepath.Dir(e.Path)
+	if info, err := os.Stat(e.Path); err == nil && info.IsDir() {
+		return "it is a directory; name the files in it: " + filepath.Join(e.Path, "*.yaml")
+	}
+	if !errors.Is(e.Err, fs.ErrNotExist) {
+		return e.Err.Error()
+	}
+	var known []string
+	entries, _ := os.ReadDir(dir) // without it, none is near
+	for _, x := range entries {
+		known = append(known, x.Name())
+	}
+	if best, _ := near.Word(filepath.Base(e.Path), known); best != "" {
+		return fmt.Sprintf("there is no such file; did you mean %q?", filepath.Join(dir, best))
+	}
+	return "there is no such file"
 }
 
 // hasProblems reports an error that says itself what it is about.

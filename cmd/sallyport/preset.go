@@ -57,7 +57,13 @@ type presetRule struct {
 func readPreset(ref string) (presetOut, error) {
 	text, ok := preset.Read(ref)
 	if !ok {
-		return presetOut{}, usage(hint(fmt.Errorf("there is no preset %q%s", ref, policyfile.NearPreset(ref)), "sallyport preset ls"))
+		err := fmt.Errorf("there is no preset %q%s", ref, policyfile.NearPreset(ref))
+		for _, known := range preset.Refs() {
+			if name, _, _ := strings.Cut(known, "@"); name == ref {
+				return presetOut{}, usage(hint(err, "sallyport preset show %s", known))
+			}
+		}
+		return presetOut{}, usage(hint(err, "sallyport preset ls"))
 	}
 	p, err := policyfile.ReadPreset(ref, text)
 	if err != nil {
