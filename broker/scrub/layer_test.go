@@ -29,8 +29,17 @@ var escapes = []struct {
 	{'&', func(c byte) string { return fmt.Sprintf("&#%d;", c) }},
 	{'&', func(c byte) string { return fmt.Sprintf("&#x0%X;", c) }},
 	{'=', func(c byte) string { return fmt.Sprintf("=%02X", c) }},
-	{0, func(c byte) string { return "=\r\n" + string(c) }},
+	{'=', softBreak},
 	{0, func(c byte) string { return "\n " + string(c) }},
+}
+
+// softBreak breaks the line before c as quoted-printable does, which escapes its own
+// sign (RFC 2045 section 6.7).
+func softBreak(c byte) string {
+	if c == '=' {
+		return "=3D"
+	}
+	return "=\r\n" + string(c)
 }
 
 // inPart escapes some octets in one way, or breaks lines.
