@@ -85,20 +85,14 @@ func (f *Frames) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	for {
-		if len(f.out) > 0 {
-			n := copy(p, f.out)
-			f.out = f.out[n:]
-			return n, nil
-		}
-		if len(f.heads) > 0 && f.heads[0].at == f.given {
-			f.out, f.heads = f.heads[0].raw, f.heads[1:]
-			continue
-		}
-		if n := f.payload(p); n > 0 {
+		if n := f.clear(p); n > 0 {
 			return n, nil
 		}
 		if f.body.err != nil {
-			return 0, f.end()
+			if err := f.end(); err != nil {
+				return 0, err
+			}
+			continue
 		}
 		f.body.compact()
 		if !f.body.fill() {
@@ -107,6 +101,25 @@ func (f *Frames) Read(p []byte) (int, error) {
 		}
 		f.body.scrub()
 	}
+}
+
+// clear hands out all that may be, headers with what follows them: each Read of it is
+// a write to the sandbox.
+func (f *Frames) clear(p []byte) (n int) {
+	for n < len(p) {
+		if len(f.out) == 0 && len(f.heads) > 0 && f.heads[0].at == f.given {
+			f.out, f.heads = f.heads[0].raw, f.heads[1:]
+		}
+		k := copy(p[n:], f.out)
+		f.out = f.out[k:]
+		if k == 0 {
+			k = f.payload(p[n:])
+		}
+		if n += k; k == 0 {
+			break
+		}
+	}
+	return n
 }
 
 // payload hands out what is clean before the next header.

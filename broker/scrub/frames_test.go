@@ -87,6 +87,17 @@ func TestFramesThatHideWhatIsInThem(t *testing.T) {
 	}
 }
 
+// TestFramesAreReadWhole: what came together is handed out together, since each Read
+// becomes a write to the sandbox.
+func TestFramesAreReadWhole(t *testing.T) {
+	whole := frame(0x81, "hello\n") + frame(0x89, "") + frame(0x82, "") + frame(0x81, "again\n")
+	f := scrub.NewFrames(scrubber(), half{&pieces{parts: []string{whole}, err: io.EOF}})
+	buf := make([]byte, 1<<10)
+	if n, err := f.Read(buf); err != nil || string(buf[:n]) != whole {
+		t.Errorf("Read = %q, %v, want %q", buf[:n], err, whole)
+	}
+}
+
 // TestPingsAreNotHeldUp: a frame without a payload comes at once, and one behind what
 // may begin a secret soon.
 func TestPingsAreNotHeldUp(t *testing.T) {
