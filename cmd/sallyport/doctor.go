@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,14 +157,14 @@ func hasAll(s string, words ...string) bool {
 }
 
 // versionPattern finds what to show of a tool's own words.
-var versionPattern = regexp.MustCompile(`v?\d+\.\d+(\.\d+)?|\d{8}`)
+var versionPattern = regexp.MustCompile(`v?\d+\.\d+(\.\d+)?(-rc[.\d]*)?|\d{8}`)
 
 func checkTool(ctx context.Context, name, fix string, optional bool) check {
 	floor := deploy.Floors()[name]
 	k := check{What: name, Needed: floor + " or newer", Fix: fix}
 	path, err := deploy.Find(name)
 	if err != nil {
-		k.Found, k.State = "not found", state(false, optional)
+		k.Found, k.State = notFound, state(false, optional)
 		return k
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -174,10 +175,30 @@ func checkTool(ctx context.Context, name, fix string, optional bool) check {
 		return k
 	}
 	line, _, _ := strings.Cut(string(out), "\n")
-	k.Found = versionPattern.FindString(line)
+	k.Found = cmp.Or(versionPattern.FindString(line), "no version")
 	k.State = state(deploy.AtLeast(line, floor), optional)
 	return k
 }
+
+// newEnough refuses a container stack with a part below its floor: older ones let a
+// container reach the host. runsc may be missing, but not be older.
+func newEnough(ctx context.Context) error {
+	var errs []error
+	for _, name := range []string{"containerd", "nerdctl", "runc", "runsc"} {
+		k := checkTool(ctx, name, "", false)
+		if k.State == "ok" || name == "runsc" && k.Found == notFound {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("%s: %s, and %s is needed", name, k.Found, k.Needed))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return hint(err, "sallyport doctor")
+	}
+	return nil
+}
+
+// notFound is what is found of a tool that is not there.
+const notFound = "not found"
 
 func checkIPTables() check {
 	k := check{What: "iptables", Needed: "on PATH", Fix: "apt-get install iptables"}

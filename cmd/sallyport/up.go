@@ -170,6 +170,7 @@ func (s *supervisor) start(ctx context.Context, o upOptions) error {
 		{"making directories", func(context.Context) error { return s.inst.makeDirs(s.who) }},
 		{"locking the instance", s.lock},
 		{"reading the configuration", func(context.Context) error { return s.stage(o) }},
+		{"looking at the container stack", newEnough},
 		{"making the network", s.network},
 		{"starting containerd", s.containerd},
 		{"starting the broker", s.broker},
