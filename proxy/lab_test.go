@@ -412,8 +412,28 @@ func sandboxDial(ctx context.Context, addr string) (net.Conn, error) {
 
 // flow opens a redirected connection.
 func (l *lab) flow(ctx context.Context, hostport string) (net.Conn, error) {
-	return sandboxDial(ctx, l.vip(hostport))
+	c, err := sandboxDial(ctx, l.vip(hostport))
+	if errors.Is(err, syscall.ECONNRESET) {
+		return resetFlow(err), nil
+	}
+	return c, err
 }
+
+// gone is a connection that was reset before the one who dialled could look at it:
+// that shows at the first read, as if it had come a moment later.
+type gone struct {
+	net.Conn
+	err error
+}
+
+func resetFlow(err error) net.Conn {
+	c, other := net.Pipe()
+	_ = other.Close()
+	return &gone{c, err}
+}
+
+func (g *gone) Read([]byte) (int, error)  { return 0, g.err }
+func (g *gone) Write([]byte) (int, error) { return 0, g.err }
 
 // connect opens a CONNECT tunnel; a refusal is an error with status and body.
 func (l *lab) connect(ctx context.Context, hostport string) (net.Conn, error) {
