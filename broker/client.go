@@ -122,12 +122,6 @@ func (c *Client) Find(cell string, r *http.Request) []rules.Carry {
 	return others
 }
 
-// FindName tells which placeholders the name of a host holds that a stream goes to: of
-// one that is carried as it is, nothing else can be looked at.
-func (c *Client) FindName(cell string, name target.Name) []rules.Carry {
-	return c.Find(cell, &http.Request{Host: name.String()})
-}
-
 // Ready reports whether [Client.Inject] has the credential at hand that p is admitted
 // with, so that it would ask the broker nothing. It is for [gate.Gate.AdmitUsing]:
 // Inject looks again, and p need not be recorded yet.

@@ -21,7 +21,8 @@ import (
 type finder struct {
 	grants []control.Grant
 	set    *needle.Set // spellings of the placeholders; Value is a place in owner
-	folded *needle.Set // the placeholders in lower case, as names are sent
+	folded *needle.Set // the placeholders in lower case, as names of fields are sent
+	hosts  *needle.Set // the spellings that names of hosts can hold
 	// owner holds the grant of each placeholder: first those that identify their
 	// grants, in order, then the others, which may stand nowhere.
 	owner []int
@@ -36,11 +37,12 @@ func newFinder(grants []control.Grant) *finder {
 		return nil
 	}
 	f := &finder{grants: grants}
-	var all, folded []needle.Needle
+	var all, folded, hosts []needle.Needle
 	add := func(placeholder string, grant int, document bool) {
 		low := foldedName(nil, placeholder)
 		folded = append(folded, needle.Needle{Text: low, Instead: low, Value: len(f.owner)})
 		all = append(all, needle.Spellings([]byte(placeholder), nil, len(f.owner))...)
+		hosts = append(hosts, needle.Names([]byte(placeholder), len(f.owner))...)
 		f.owner, f.document = append(f.owner, grant), append(f.document, document)
 	}
 	for i, g := range grants {
@@ -55,7 +57,7 @@ func newFinder(grants []control.Grant) *finder {
 			}
 		}
 	}
-	f.set, f.folded = needle.NewSet(all), needle.NewSet(folded)
+	f.set, f.folded, f.hosts = needle.NewSet(all), needle.NewSet(folded), needle.NewSet(hosts)
 	return f
 }
 
@@ -100,7 +102,8 @@ const (
 	seenBound seen = 1 << iota
 	seenForeign
 	seenLeaked
-	seenPlace // something stands in the place already: a second thing is foreign
+	seenPlace  // something stands in the place already: a second thing is foreign
+	seenInHost // leaked there
 )
 
 // usual is how many grants a run has at most, as a rule.
@@ -112,15 +115,18 @@ type look struct {
 	seen []seen
 }
 
+// look begins a look at a request.
+func (f *finder) look(room *[usual]seen) look {
+	if n := len(f.grants); n > usual {
+		return look{f, make([]seen, n)}
+	}
+	return look{f, room[:len(f.grants)]}
+}
+
 // find judges a request's head.
 func (f *finder) find(r *http.Request) []rules.Carry {
 	var room [usual]seen
-	l := look{f, room[:0]}
-	if n := len(f.grants); n <= usual {
-		l.seen = room[:n]
-	} else {
-		l.seen = make([]seen, n)
-	}
+	l := f.look(&room)
 	for key, values := range r.Header {
 		l.field(key, values)
 	}
@@ -128,7 +134,7 @@ func (f *finder) find(r *http.Request) []rules.Carry {
 		l.field(key, values)
 	}
 	l.text(r.Host, -1)
-	l.name(r.Host)
+	l.host(r.Host)
 	l.text(r.Method, -1)
 	l.target(r)
 	return l.carries()
@@ -345,9 +351,9 @@ func (l *look) text(s string, except int) {
 	}
 }
 
-// name notes every placeholder in the name of a field or of a host as leaked. Their
-// case is folded on the way: net/http writes them as Like-This, HTTP/2 in lower
-// case (RFC 9113 section 8.2).
+// name notes every placeholder in the name of a field as leaked. Their case is folded
+// on the way: net/http writes them as Like-This, HTTP/2 in lower case (RFC 9113
+// section 8.2).
 func (l *look) name(s string) {
 	if len(s) < minRandom {
 		return
@@ -528,7 +534,10 @@ func (l *look) carries() []rules.Carry {
 	var out []rules.Carry
 	for i, s := range l.seen {
 		name := l.f.grants[i].Credential
-		if s&seenLeaked != 0 {
+		switch {
+		case s&seenInHost != 0:
+			out = append(out, rules.Carry{Credential: name, State: rules.LeakedInHost})
+		case s&seenLeaked != 0:
 			out = append(out, rules.Carry{Credential: name, State: rules.Leaked})
 		}
 		if s&seenForeign != 0 {

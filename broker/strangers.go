@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"sallyport/broker/needle"
 	"sallyport/control"
 	"sallyport/rules"
 )
@@ -18,12 +19,16 @@ import (
 // costs the same for one placeholder and for ten thousand.
 type strangers struct {
 	seen  [bloomBits / 64]uint64 // one bit for each hash of a mark
-	marks map[string]mark        // the last markLen octets of a placeholder
+	marks map[string]mark        // the last markLen octets of a placeholder, also as names of hosts have it
 	alone string                 // the only cell that has any, "" for several
 }
 
 // mark says whose a placeholder is.
 type mark struct{ cell, credential string }
+
+func (m mark) carry(state rules.CarryState) rules.Carry {
+	return rules.Carry{Credential: m.credential, State: state}
+}
 
 const (
 	markLen   = 16
@@ -86,8 +91,16 @@ func (s *strangers) add(cell, credential, placeholder string) {
 	if len(placeholder) < markLen || !isTokenText(placeholder) {
 		return
 	}
+	s.addEnd(placeholder, mark{cell, credential})
+	s.addEnd(string(needle.AppendName(nil, placeholder)), mark{cell, credential})
+}
+
+func (s *strangers) addEnd(placeholder string, of mark) {
+	if len(placeholder) < markLen {
+		return
+	}
 	end := placeholder[len(placeholder)-markLen:]
-	s.marks[end] = mark{cell, credential}
+	s.marks[end] = of
 	var h uint64
 	for i := range markLen {
 		h = h*prime + uint64(end[i])
@@ -112,15 +125,20 @@ func (s *strangers) find(cell string, r *http.Request) (out []rules.Carry) {
 	if s == nil || s.alone == cell {
 		return nil
 	}
+	add := func(c rules.Carry) {
+		if !slices.Contains(out, c) {
+			out = append(out, c)
+		}
+	}
 	look := func(text string) {
-		if m, ok := s.in(cell, text); ok {
-			if c := (rules.Carry{Credential: m.credential, State: rules.Leaked}); !slices.Contains(out, c) {
-				out = append(out, c)
-			}
+		if m, ok := marked(s, cell, text); ok {
+			add(m.carry(rules.Leaked))
 		}
 	}
 	look(r.RequestURI)
-	look(r.Host)
+	if m, ok := s.inHost(cell, r.Host); ok {
+		add(m.carry(rules.LeakedInHost))
+	}
 	if r.URL != nil {
 		look(r.URL.Path)
 		look(r.URL.RawQuery)
@@ -139,8 +157,8 @@ func (s *strangers) find(cell string, r *http.Request) (out []rules.Carry) {
 	return out
 }
 
-// in returns a placeholder of another cell in a text.
-func (s *strangers) in(cell, text string) (mark, bool) {
+// marked returns a placeholder of another cell in a text.
+func marked[T needle.Text](s *strangers, cell string, text T) (mark, bool) {
 	var h uint64
 	for i := range len(text) {
 		h = h*prime + uint64(text[i])
@@ -153,7 +171,7 @@ func (s *strangers) in(cell, text string) (mark, bool) {
 		if word, mask := bit(h); s.seen[word]&mask == 0 {
 			continue
 		}
-		if m, ok := s.marks[text[i-markLen+1:i+1]]; ok && m.cell != cell {
+		if m, ok := s.marks[string(text[i-markLen+1:i+1])]; ok && m.cell != cell {
 			return m, true
 		}
 	}

@@ -270,6 +270,10 @@ func (p *Policy) resolve(r *Request) Decision {
 	if r.Type != typeA {
 		d = p.lookup(r, d)
 	}
+	if len(r.Carries) > 0 { // a name can carry nothing but a leak
+		d = p.judgeCarries(r, &d)
+		denied = denied || d.Reason == PlaceholderLeak
+	}
 	d.NameError = denied && p.denied == NameErrorDenied
 	return d
 }
@@ -325,7 +329,7 @@ func tooLarge(r *Request, d Decision) Decision {
 func (p *Policy) judgeCarries(r *Request, d *Decision) Decision {
 	out := *d
 	blame := func(reason Reason, credential string) Decision {
-		out.Verdict, out.Explain, out.Reason, out.Credential = Deny, false, reason, credential
+		out.Verdict, out.Explain, out.LookUp, out.Reason, out.Credential = Deny, false, false, reason, credential
 		return out
 	}
 	for _, c := range r.Carries {

@@ -110,6 +110,43 @@ func TestLookups(t *testing.T) {
 	}
 }
 
+// TestLeakInAQuery: a name that holds a placeholder is refused whatever the policy says
+// of it, is not looked up, and is answered as other denied names are. A policy that
+// enforces nothing refuses it as well.
+func TestLeakInAQuery(t *testing.T) {
+	const typeA = 1
+	leak := []rules.Carry{{Credential: "key", State: rules.LeakedInHost}}
+	for _, nxdomain := range []bool{false, true} {
+		for _, observe := range []bool{false, true} {
+			p := lookupPolicy(t, func(s *rules.Source) {
+				s.Observe = observe
+				if nxdomain {
+					s.Denied = rules.NameErrorDenied
+				}
+			})
+			for _, tt := range []struct {
+				name  string
+				qtype uint16
+			}{{"ok.test", typeTXT}, {"b.wild.test", typeTXT}, {"b.wild.test", typeA}, {"evil.test", typeA}, {"evil.test", typeTXT}} {
+				host, err := target.ParseHost(tt.name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req := rules.Request{Question: rules.Resolve, Cell: "cell", Endpoint: target.Endpoint{Host: host}, Type: tt.qtype}
+				twin := p.Decide(req)
+				req.Carries = leak
+				d := p.Decide(req)
+				if d.Verdict != rules.Deny || d.Reason != rules.PlaceholderLeak || d.Credential != "key" || d.LookUp || d.NameError != nxdomain {
+					t.Errorf("type %d of %s, nxdomain %v, observed %v: %+v", tt.qtype, tt.name, nxdomain, observe, d)
+				}
+				if twin.Reason == rules.PlaceholderLeak || twin.Credential != "" || twin.LookUp != (tt.name == "ok.test") {
+					t.Errorf("type %d of %s, twin: %+v", tt.qtype, tt.name, twin)
+				}
+			}
+		}
+	}
+}
+
 // TestAddressesInAnswers: an address is answered where it could be dialled.
 func TestAddressesInAnswers(t *testing.T) {
 	tests := []struct {

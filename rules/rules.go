@@ -48,7 +48,7 @@ type Question uint8
 
 // The five questions, in the order in which a request meets them.
 const (
-	Resolve Question = iota + 1 // a DNS query: Host, Type
+	Resolve Question = iota + 1 // a DNS query: Host, Type, Carries
 	Connect                     // a new stream, before its first byte: Endpoint
 	Hello                       // a stream's first bytes are known: Endpoint, Protocol
 	Fetch                       // one HTTP request: Endpoint, Secure, Method, Path, Query, Header, Length, Carries
@@ -142,6 +142,9 @@ const (
 	Foreign
 	// Leaked: the placeholder in a place that it is not bound to.
 	Leaked
+	// LeakedInHost: the placeholder in the name of the host, which no record may hold
+	// as it is.
+	LeakedInHost
 )
 
 // Decision is an answer that explains itself in a record.

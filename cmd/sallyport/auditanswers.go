@@ -373,8 +373,8 @@ func newAuditHash() *cobra.Command {
 		Use:   "hash VALUE",
 		Short: "Find the records in which a value stands as a keyed hash",
 		Long: `Hash makes the keyed hash of a value and prints the records that hold it: a query string as a
-whole, or what one of its parameters held; a path, or a segment of one, and a method in which a
-placeholder was leaked; a value that was too long for its field. What a parameter held is found
+whole, or what one of its parameters held; a path, or a segment of one, a method, and the name of
+a host in which a placeholder was leaked; a value that was too long for its field. What a parameter held is found
 as it reads and as it was sent, in percent-encoding. It needs the key of the hash, which is beside the key
 that signs the log. A VALUE of - is read from the standard input, so that no other process sees it.`,
 		Example: "  sallyport audit hash 'token=abc&page=2'\n  sallyport audit hash abc\n  sallyport audit hash SEGMENT\n  sallyport audit hash --key ./audit-key/key - < value",

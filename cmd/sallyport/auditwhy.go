@@ -188,7 +188,7 @@ func whole(r *audit.Record) error {
 	case r.Question != rules.Fetch.String():
 		return nil
 	case r.Reason == string(rules.PlaceholderLeak) && gate.Hashed(r):
-		return errors.New("path or method held the placeholder, and is kept as a keyed hash: audit hash VALUE compares it")
+		return errors.New("path, method or the host's name held the placeholder, and is kept as a keyed hash: audit hash VALUE compares it")
 	case r.Path == "" && r.Verdict != rules.Deny.String():
 		return errors.New("the rule has log: none, so that the path was not kept")
 	}

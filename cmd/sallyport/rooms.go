@@ -94,7 +94,10 @@ func (g *gateway) proxyServer(changed, unrecorded <-chan struct{}) (*proxy.Serve
 }
 
 func (g *gateway) dnsServer() (*dns.Server, error) {
-	return dns.New(dns.Config{Gate: g.gate, CellOf: g.table.ByAddr, Names: g.names, LookUp: g.dialer.LookUp, Now: time.Now, Log: g.log})
+	return dns.New(dns.Config{
+		Gate: g.gate, CellOf: g.table.ByAddr, Names: g.names,
+		FindName: g.broker.FindName, LookUp: g.dialer.LookUp, Now: time.Now, Log: g.log,
+	})
 }
 
 // policyText returns the text of the policy that a cell runs under.

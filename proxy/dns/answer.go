@@ -196,8 +196,12 @@ func (s *Server) outcomeOf(cell string, name target.Name, qtype uint16, d rules.
 }
 
 // ask is the question to the policy.
-func ask(cell string, name target.Name, qtype uint16) rules.Request {
-	return rules.Request{Question: rules.Resolve, Cell: cell, Endpoint: target.Endpoint{Host: target.HostOf(name)}, Type: qtype}
+func (s *Server) ask(cell string, name target.Name, qtype uint16) rules.Request {
+	req := rules.Request{Question: rules.Resolve, Cell: cell, Endpoint: target.Endpoint{Host: target.HostOf(name)}, Type: qtype}
+	if s.cfg.FindName != nil {
+		req.Carries = s.cfg.FindName(cell, name)
+	}
+	return req
 }
 
 // decide asks the gate, and returns what it decided and recorded.
@@ -207,7 +211,7 @@ func (s *Server) decide(ctx context.Context, q *query, name target.Name, qtype u
 		return outcome{kind: refusal, reason: rules.Limit}
 	}
 	var out outcome
-	p, err := s.cfg.Gate.Answer(ctx, ask(q.cell, name, qtype), typeName(qtype), func(d rules.Decision) string {
+	p, err := s.cfg.Gate.Answer(ctx, s.ask(q.cell, name, qtype), typeName(qtype), func(d rules.Decision) string {
 		out = s.outcomeOf(q.cell, name, qtype, d)
 		return out.word()
 	})

@@ -180,7 +180,7 @@ func (s *Server) gather(ctx context.Context, b *batch) {
 			continue
 		}
 		b.at, b.queries, b.plain = append(b.at, i), append(b.queries, q), append(b.plain, p)
-		b.asks = append(b.asks, gate.Query{Origin: q.origin(""), Request: ask(cell, p.name, p.qtype), QType: typeName(p.qtype)})
+		b.asks = append(b.asks, gate.Query{Origin: q.origin(""), Request: s.ask(cell, p.name, p.qtype), QType: typeName(p.qtype)})
 		b.outcomes, b.passes = append(b.outcomes, outcome{}), append(b.passes, gate.Pass{})
 	}
 }

@@ -8,7 +8,8 @@
 // upstream, so a query carries nothing out, and an answer grants nothing: the
 // flow to a virtual address is judged again. What a policy lists by name and
 // type (dns.resolve) is looked up by whom Config.LookUp names, for a pass, and
-// answered in records of our own.
+// answered in records of our own. A name that holds a placeholder is refused, though
+// nothing would carry it anywhere: that it was asked for is what matters.
 package dns
 
 import (
@@ -24,6 +25,7 @@ import (
 	"sallyport/proxy/bound"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/target"
 )
 
 // Gate decides and records: a *gate.Gate. Both methods are called by many
@@ -45,6 +47,9 @@ type Config struct {
 	// CellOf returns the cell that a source address proves.
 	CellOf func(netip.Addr) (cell string, ok bool)
 	Names  *Names
+	// FindName tells which credentials a name holds: (*broker.Client).FindName.
+	// Default: none. Called by many goroutines at once.
+	FindName func(cell string, name target.Name) []rules.Carry
 	// LookUp looks up the one name and type that a pass is for, and returns new
 	// records of that type: (*dial.Dialer).LookUp. A refusal of what was found is
 	// a *gate.DeniedError. Default: none, and such a query fails.

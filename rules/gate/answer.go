@@ -20,9 +20,11 @@ func (g *Gate) Answer(ctx context.Context, req rules.Request, qtype string, answ
 	defer g.giveBack(rec)
 	p.record(rec, audit.DNS)
 	rec.Answer = answer(p.decision)
+	g.hideLeak(rec, &p.req)
 	if err := g.cfg.Recorder.Append(ctx, rec); err != nil {
 		return Pass{}, denied(p.id, p.decision, rules.AuditUnavailable, err)
 	}
+	_ = g.tellCredential(ctx, rec, p.id) // the query is refused either way
 	p.recorded = true
 	p.closed.Store(!p.decision.LookUp)
 	return Pass{p}, nil
@@ -60,11 +62,13 @@ func (g *Gate) AnswerAll(ctx context.Context, queries []Query, answer func(i int
 		r.records = append(r.records, rec)
 		p.record(rec, audit.DNS)
 		rec.Answer = answer(i, p.decision)
+		g.hideLeak(rec, &p.req)
 	}
 	if err := AppendAll(ctx, g.cfg.Recorder, r.records); err != nil {
 		return denied(r.passes[0].id, r.passes[0].decision, rules.AuditUnavailable, err)
 	}
 	for i := range queries {
+		_ = g.tellCredential(ctx, r.records[i], r.passes[i].id) // refused either way
 		if p := r.passes[i]; p.decision.LookUp {
 			p.recorded = true
 			r.passes[i] = nil // it is somebody's now

@@ -2,6 +2,8 @@ package gate_test
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"sallyport/audit"
@@ -56,6 +58,77 @@ func TestAnswerAll(t *testing.T) {
 	}
 	if len(ids) != 7 {
 		t.Errorf("%d ids, want 7", len(ids))
+	}
+}
+
+// TestLeakInAQuery: it has the record of its query, without what was leaked, and one of
+// its credential; queries beside it are answered as they would be.
+func TestLeakInAQuery(t *testing.T) {
+	const label = "pl4ceh0lder0000000000001"
+	leaked := asks(t, label+".a.evil.test")[0]
+	leaked.Request.Carries = []rules.Carry{{Credential: "secret", State: rules.LeakedInHost}}
+	said := func(d rules.Decision) string { return "answer for " + d.Verdict.String() }
+	alone := newHouse(t)
+	if p, err := alone.Answer(t.Context(), leaked.Request, "A", said); err != nil || p.Valid() {
+		t.Errorf("%v, %v", p, err)
+	}
+	among := newHouse(t)
+	all := append(append(asks(t, "api.test"), leaked), asks(t, "evil.test")...)
+	if err := among.AnswerAll(t.Context(), all, func(_ int, d rules.Decision) string { return said(d) }, func(i int, _ gate.Pass) { t.Errorf("query %d has a pass", i) }); err != nil {
+		t.Fatal(err)
+	}
+	wantRecords(t, alone, "dns placeholder_leak deny ", "credential placeholder_leak  ")
+	wantRecords(t, among, "dns allowed inspect api", "dns placeholder_leak deny ", "dns host_not_allowed deny ", "credential placeholder_leak  ")
+	for _, h := range []*house{alone, among} {
+		if got, want := events(h), []string{`{"event":"leak"} secret placeholder_leak cell run ` + hashed(label+".a") + `.evil.test `}; !slices.Equal(got, want) {
+			t.Errorf("credential records %q, want %q", got, want)
+		}
+		var id string
+		for _, r := range h.log.all() {
+			if strings.Contains(r.Host, label) {
+				t.Errorf("the record holds it: %+v", r)
+			}
+			if r.Kind == audit.DNS && r.Reason == "placeholder_leak" {
+				id = r.ID
+			}
+			if r.Kind == audit.Credential && (r.Ref != id || r.Answer != "") {
+				t.Errorf("it belongs to %q, want %q: %+v", r.Ref, id, r)
+			}
+		}
+	}
+}
+
+// hashed is what the house makes of a text.
+func hashed(s string) string { return "hash:" + strings.Repeat("x", len(s)) }
+
+// TestHostOfALeakIsHashed: whose it is stays to be read, a label that could be a
+// placeholder does not.
+func TestHostOfALeakIsHashed(t *testing.T) {
+	const long = "pl4ceh0lder0000000000001"
+	for host, want := range map[string]string{
+		long + ".evil.test":          hashed(long) + ".evil.test",
+		"a." + long + ".b.evil.test": hashed("a."+long+".b") + ".evil.test",
+		long + ".test":               hashed(long) + ".test",
+		"a." + long:                  hashed("a." + long),
+		long:                         hashed(long),
+	} {
+		h := newHouse(t)
+		req := request(t, rules.Fetch, host+":443")
+		req.Carries = []rules.Carry{{Credential: "secret", State: rules.LeakedInHost}}
+		_, err := h.Admit(t.Context(), req)
+		wantDenied(t, err, rules.PlaceholderLeak)
+		for _, r := range h.log.all() {
+			if r.Host != want {
+				t.Errorf("%s is recorded as %q, want %q", host, r.Host, want)
+			}
+		}
+		twin := newHouse(t)
+		req.Carries[0].State = rules.Leaked // elsewhere in the request
+		_, err = twin.Admit(t.Context(), req)
+		wantDenied(t, err, rules.PlaceholderLeak)
+		if r := twin.log.all()[0]; r.Host != host {
+			t.Errorf("twin: %s is recorded as %q", host, r.Host)
+		}
 	}
 }
 

@@ -359,9 +359,7 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	if t := p.origin.Tells; t != nil {
 		rec.Status, rec.Answer = t.Tells(&p.req, reason, cause)
 	}
-	if reason == rules.PlaceholderLeak {
-		g.hideLeak(rec)
-	}
+	g.hideLeak(rec, &p.req)
 	ctx, cancel := closing(ctx)
 	defer cancel()
 	if err := g.cfg.Recorder.Append(ctx, rec); err != nil {
@@ -374,8 +372,14 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 }
 
 // hideLeak keeps a leaked placeholder out of the record of its leak: it may
-// stand in the path, or even be the method.
-func (g *Gate) hideLeak(rec *audit.Record) {
+// stand in the path, in the name of the host, or even be the method.
+func (g *Gate) hideLeak(rec *audit.Record, req *rules.Request) {
+	if rec.Reason != string(rules.PlaceholderLeak) {
+		return
+	}
+	if slices.ContainsFunc(req.Carries, func(c rules.Carry) bool { return c.State == rules.LeakedInHost }) {
+		rec.Host = hashHost(rec.Host, g.cfg.Hash)
+	}
 	if rec.Path != "" && rec.Path != "/" {
 		rec.Path = HashPath(rec.Path, g.cfg.Hash)
 	}
@@ -400,10 +404,26 @@ func HashPath(path string, hash func(string) string) string {
 	return "/" + strings.Join(segments, "/")
 }
 
-// Hashed reports whether the record of a leak holds the path or the method that
-// was judged as keyed hashes.
+// hashHost returns a name whose labels but the last two are one keyed hash: whose it
+// is stays to be read. A label that could be a placeholder does not stay.
+func hashHost(host string, hash func(string) string) string {
+	const kept, longest = 2, 19
+	from := len(host)
+	for range kept {
+		dot := strings.LastIndexByte(host[:from], '.')
+		if dot < 0 || from-dot-1 > longest {
+			break
+		}
+		from = dot
+	}
+	return hash(host[:from]) + host[from:]
+}
+
+// Hashed reports whether the record of a leak holds the path, the method or the host
+// that was judged as keyed hashes.
 func Hashed(rec *audit.Record) bool {
-	return strings.Contains(rec.Path, audit.HashPrefix) || strings.HasPrefix(rec.Method, audit.HashPrefix)
+	return strings.Contains(rec.Path, audit.HashPrefix) || strings.HasPrefix(rec.Host, audit.HashPrefix) ||
+		strings.HasPrefix(rec.Method, audit.HashPrefix)
 }
 
 // Refuse records that a request was refused before a policy could be asked,
