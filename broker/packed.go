@@ -30,10 +30,9 @@ const (
 )
 
 var (
-	errUnknownCoding = errors.New("the body is in a coding that cannot be looked into: send it as it is, or in gzip, deflate, br or zstd")
+	errUnknownCoding = errors.New("the body, or the messages within it, are in a coding that cannot be looked into: send them as they are, or in gzip, deflate, br or zstd")
 	errDamaged       = errors.New("the body is not in the coding that it says it is in: send it as it is")
 	errGrows         = fmt.Errorf("the body becomes more than %d times as large when it is decompressed: send it as it is", growth)
-	errPackedWithin  = errors.New("the messages within the body are compressed: send them as they are")
 	errClosed        = errors.New("the body was closed")
 )
 
@@ -50,23 +49,28 @@ func packed(h http.Header) (open func(io.Reader) (io.ReadCloser, error), err err
 			compressed = append(compressed, c)
 		}
 	}
-	codings := strings.Join(compressed, ",")
+	codings, within := strings.Join(compressed, ","), scrub.Within(h)
 	switch {
 	case len(compressed) > maxPacked:
 		return nil, errUnknownCoding
-	case len(compressed) == 0 && !framed:
+	case len(compressed) == 0 && !framed && within == "":
 		return nil, nil
 	}
-	if _, err := scrub.Decode(codings, http.NoBody); err != nil { // it reads nothing yet
-		return nil, errUnknownCoding
-	}
-	return func(in io.Reader) (io.ReadCloser, error) {
+	open = func(in io.Reader) (io.ReadCloser, error) {
 		body := io.NopCloser(in)
 		if framed {
 			body = unframed(body, h)
 		}
-		return scrub.Decode(codings, body)
-	}, nil
+		body, err := scrub.Decode(codings, body)
+		if err != nil || within == "" {
+			return body, err
+		}
+		return scrub.Messages(within, body) // of gRPC, or of a stream of Connect
+	}
+	if _, err := open(http.NoBody); err != nil { // it reads nothing yet
+		return nil, errUnknownCoding
+	}
+	return open, nil
 }
 
 // unframed reads the frames of AWS's chunks, where they are said to be around a body.
@@ -76,16 +80,6 @@ func unframed(body io.ReadCloser, h http.Header) io.ReadCloser {
 		return body
 	}
 	return &awsChunks{in: bufio.NewReaderSize(body, 4<<10), Closer: body, left: left, trailers: listed(h["X-Amz-Trailer"])}
-}
-
-// packedWithin reports whether messages within a body are compressed (gRPC, Connect).
-func packedWithin(h http.Header) bool {
-	for _, name := range []string{"Grpc-Encoding", "Connect-Content-Encoding"} {
-		if v := h.Get(name); v != "" && !strings.EqualFold(v, "identity") {
-			return true
-		}
-	}
-	return false
 }
 
 // unpacking is a body that is searched decompressed, while it is read as it is.
@@ -209,9 +203,6 @@ func (cc *clientCell) unpack(p gate.Pass, r *http.Request) error {
 	var strict func(error) error
 	if p.Decision().Credential != "" {
 		strict = func(err error) error { return denied(p, rules.BadRequest, err) }
-		if packedWithin(r.Header) {
-			return strict(errPackedWithin)
-		}
 	}
 	open, err := packed(r.Header)
 	switch {

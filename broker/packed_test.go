@@ -5,6 +5,7 @@ import (
 	"compress/flate"
 	"compress/gzip"
 	"compress/zlib"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +20,7 @@ import (
 )
 
 // pack compresses a text in a coding.
-func pack(t *testing.T, coding, text string) string {
+func pack(t testing.TB, coding, text string) string {
 	t.Helper()
 	var b bytes.Buffer
 	var w io.WriteCloser
@@ -125,16 +126,70 @@ func TestBodiesThatCannotBeLookedInto(t *testing.T) {
 			}
 		})
 	}
-	if _, err := sendPacked(t, k, "https://api.test/v1/x", "identity", strings.NewReader(text), "Grpc-Encoding", "gzip"); err == nil {
-		t.Error("messages that are compressed within the body were let go")
-	} else {
-		wantDenied(t, err, rules.BadRequest)
+}
+
+// framed is a message as gRPC and streams of Connect have it.
+func framed(flags byte, text string) string {
+	return string(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(text)))) + text
+}
+
+// TestPlaceholderInCompressedMessage: CR-16. Messages that are compressed within a body are
+// searched as a body is, with a credential and without.
+func TestPlaceholderInCompressedMessage(t *testing.T) {
+	k := newKit(t)
+	ph := k.grant("cell1", "run1", "api").Grants[0].Placeholder
+	const half = 9
+	for _, coding := range []string{"gzip", "deflate", "br", "zstd"} {
+		packed := func(text string) string { return framed(1, pack(t, coding, text)) }
+		bodies := func(ph string) map[string]string {
+			return map[string]string{
+				"in a message":            packed("\x0a\x20" + ph),
+				"in a later one":          framed(0, "first") + packed("second") + packed("x"+percentAll(ph)),
+				"in one that is as it is": packed("first") + framed(0, ph),
+				"over two messages":       packed("x"+ph[:half]) + framed(0, "") + packed(ph[half:]),
+			}
+		}
+		for _, field := range []string{"Grpc-Encoding", "Connect-Content-Encoding"} {
+			for _, url := range []string{"https://ok.test/upload", "https://api.test/v1/x"} {
+				for name, body := range bodies(ph) {
+					sent, err := sendPacked(t, k, url, "identity", iotest.OneByteReader(strings.NewReader(body)), field, coding)
+					if wantDenied(t, err, rules.PlaceholderLeak); len(sent) >= len(body) {
+						t.Errorf("%s, %s: all of it was sent to %s", coding, name, url)
+					}
+				}
+				for name, body := range bodies(ph[1:] + "x") {
+					if sent, err := sendPacked(t, k, url, "identity", iotest.HalfReader(strings.NewReader(body)), field, coding); err != nil || sent != body {
+						t.Errorf("%s, %s, twin to %s: %d octets, %v", coding, name, url, len(sent), err)
+					}
+				}
+			}
+		}
 	}
-	if _, err := sendPacked(t, k, "https://api.test/v1/x", "identity", strings.NewReader(text), "Grpc-Encoding", "identity"); err != nil {
-		t.Errorf("twin: %v", err)
-	}
-	if _, err := sendPacked(t, k, "https://ok.test/upload", "identity", strings.NewReader(text), "Grpc-Encoding", "gzip"); err != nil {
-		t.Errorf("twin, without a credential: %v", err)
+}
+
+// TestMessagesThatCannotBeLookedInto: as bodies (ADR-0039, ADR-0051).
+func TestMessagesThatCannotBeLookedInto(t *testing.T) {
+	k := newKit(t)
+	k.grant("cell1", "run1", "api")
+	text := strings.Repeat("some text ", 1000)
+	for name, tt := range map[string]struct{ coding, kind, body string }{
+		"an unknown coding":  {"snappy", "application/grpc", framed(1, text)},
+		"in base64":          {"gzip", "application/grpc-web-text", framed(0, text)},
+		"not what it says":   {"gzip", "application/grpc", framed(1, text)},
+		"no messages at all": {"gzip", "application/grpc", text},
+		"cut off":            {"gzip", "application/grpc", framed(1, pack(t, "gzip", text))[:30]},
+		"a bomb":             {"gzip", "application/grpc", framed(1, pack(t, "gzip", strings.Repeat("\x00", 40<<20)))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			header := []string{"Grpc-Encoding", tt.coding, "Content-Type", tt.kind}
+			_, err := sendPacked(t, k, "https://api.test/v1/x", "identity", strings.NewReader(tt.body), header...)
+			if wantDenied(t, err, rules.BadRequest); err == nil || !strings.Contains(err.Error(), "send ") {
+				t.Error(err)
+			}
+			if sent, err := sendPacked(t, k, "https://ok.test/upload", "identity", strings.NewReader(tt.body), header...); err != nil || sent != tt.body {
+				t.Errorf("twin, without a credential: %d octets, %v", len(sent), err)
+			}
+		})
 	}
 }
 

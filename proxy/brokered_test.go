@@ -3,6 +3,9 @@ package proxy_test
 import (
 	"context"
 	"crypto/tls"
+	"encoding/base32"
+	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
@@ -68,7 +71,7 @@ func newBrokered(t *testing.T) *brokered {
 	var err error
 	hosts := map[target.Name][]netip.Addr{}
 	b.lab = newLab(t, func(c *proxy.Config) { b.wire(t, c, hosts) })
-	for i, name := range append(slices.Clone(originHosts), b.names()...) {
+	for i, name := range append(append(slices.Clone(originHosts), callsHost), b.names()...) {
 		n, err := target.ParseName(name)
 		must(t, err)
 		addr := netip.AddrFrom4([4]byte{127, 78, 0, byte(i + 1)})
@@ -85,10 +88,23 @@ func newBrokered(t *testing.T) *brokered {
 // placeholder as a label, and their twins.
 func (b *brokered) names() []string {
 	var out []string
-	for _, label := range []string{b.stands["header"], innocent(b.stands["header"])} {
-		out = append(out, label+".wild.test", label+".open.test")
+	for _, text := range []string{b.stands["header"], innocent(b.stands["header"])} {
+		for _, write := range hostSpellings {
+			out = append(out, write(text)+".wild.test", write(text)+".open.test")
+		}
 	}
 	return out
+}
+
+// hostSpellings are what the name of a host can hold a text as.
+var hostSpellings = []func(string) string{
+	func(s string) string { return s },
+	func(s string) string { return s[:7] + "." + s[7:20] + "." + s[20:] },
+	func(s string) string { h := hex.EncodeToString([]byte(s)); return h[:33] + "." + h[33:] },
+	func(s string) string { return strings.ToLower(base64.RawURLEncoding.EncodeToString([]byte("a" + s))) },
+	func(s string) string {
+		return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString([]byte("ab" + s)))
+	},
 }
 
 // innocent is a text of the shape of a placeholder that is nobody's.
@@ -108,6 +124,9 @@ func brokeredPolicy() string {
 		}
 		p += fmt.Sprintf("  - id: %s-free\n    reason: test\n    allow: {host: %s, ports: [80, 443], paths: [\"/free/**\"], access: write, cidrs: [127.0.0.0/8]}\n", id, h)
 	}
+	for _, c := range []struct{ service, credential string }{{"free", ""}, {"key", "\n    credential: header"}} {
+		p += fmt.Sprintf("  - id: calls-%[1]s\n    reason: test\n    allow: {host: %[2]s, ports: [443], paths: [/%[1]s.Service/*], access: write, cidrs: [127.0.0.0/8]}%[3]s\n", c.service, callsHost, c.credential)
+	}
 	return p + `  - id: wild
     reason: test
     allow: {host: "*.wild.test", ports: [80, 443], access: write, cidrs: [127.0.0.0/8]}
@@ -126,6 +145,9 @@ func (b *brokered) documents(t *testing.T) (docs []policyfile.Credential) {
 		text := fmt.Sprintf("apiVersion: sallyport/v1\nkind: Credential\nmetadata: {name: %s}\n%s\nsource: {file: %s}\nendpoints:\n", c.name, c.doc, file)
 		for _, h := range originHosts {
 			text += fmt.Sprintf("  - {host: %s, ports: [80, 443], paths: [%s]}\n", h, c.path)
+		}
+		if c.name == "header" {
+			text += "  - {host: " + callsHost + ", paths: [/key.Service/*]}\n"
 		}
 		doc, err := policyfile.ParseCredential(c.name+".yaml", []byte(text))
 		must(t, err)
@@ -250,9 +272,13 @@ func (b *brokered) serveAt(addr netip.Addr, host string, h2 bool) {
 // ledger is an origin that writes down all that reaches it, by the number that each
 // request carries.
 type ledger struct {
-	mu  sync.Mutex
-	saw map[string]string
+	mu    sync.Mutex
+	saw   map[string]string
+	calls http.Handler // of callsHost
 }
+
+// callsHost is an origin that a test may give calls of gRPC to.
+const callsHost = "calls.test"
 
 const caseField = "X-Case"
 
@@ -270,6 +296,10 @@ func (l *ledger) of(id string) string {
 
 // ServeHTTP implements [http.Handler].
 func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Host == callsHost {
+		l.calls.ServeHTTP(w, r)
+		return
+	}
 	id := r.Header.Get(caseField)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s %s\n", r.Proto, r.Method, r.Host, r.RequestURI)

@@ -11,9 +11,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"sallyport/audit"
 )
 
 // filling is a place that a credential is bound to, as a client writes it.
@@ -236,13 +239,16 @@ func (s *sender) overSocket(host string, m message) {
 // inName asks for a host of which a label is a placeholder, and for its twin.
 func (s *sender) inName(zone string) {
 	s.t.Helper()
-	host := s.stands["header"] + zone
-	twin := innocent(s.stands["header"]) + zone
 	client := s.w.client(s.lab)
 	if zone == ".open.test" { // not inspected: what the sandbox verifies is the origin itself
 		client.Transport.(*http.Transport).TLSClientConfig.RootCAs = s.origin.pool
 	}
-	for _, h := range []string{twin, host, strings.ToUpper(host[:32]) + zone} {
+	stand := s.stands["header"]
+	var hosts, twins []string
+	for _, write := range hostSpellings {
+		hosts, twins = append(hosts, write(stand)+zone), append(twins, write(innocent(stand))+zone)
+	}
+	for _, h := range append(append(twins, strings.ToUpper(stand)+zone), hosts...) {
 		u, err := url.Parse(s.w.url(h, "/x"))
 		must(s.t, err)
 		resp, err := client.Do(&http.Request{Method: "GET", URL: u, Header: http.Header{caseField: {s.w.name + h}}})
@@ -256,12 +262,14 @@ func (s *sender) inName(zone string) {
 		got := fired{status: status, reason: reason, records: s.closing()}
 		saw := s.ledger.of(s.w.name + h)
 		switch {
-		case h == twin:
+		case slices.Contains(twins, h):
 			if status != 200 || got.told() != "admit allowed, done allowed" || saw == "" {
 				s.t.Errorf("%s, twin: %d %s, records %s: %v", h, status, reason, got.told(), err)
 			}
 		case got.told() != "refuse placeholder_leak, credential placeholder_leak" || status != 0 && reason != "placeholder_leak" || saw != "":
 			s.t.Errorf("%s: %d %s, records %s: %v; the origin saw %q", h, status, reason, got.told(), err, saw)
+		case slices.ContainsFunc(got.records, func(r audit.Record) bool { return r.Host != "hash"+zone }):
+			s.t.Errorf("%s: a record holds it: %+v", h, got.records)
 		}
 	}
 	_ = s.dialled()

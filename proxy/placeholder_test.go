@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/base32"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -100,6 +101,17 @@ var places = []place{
 		_ = w.Close()
 		s.header.Set("Content-Encoding", "gzip")
 		s.body = []string{b.String()[:15], b.String()[15:]}
+	}},
+	{name: "messages, compressed", late: true, changed: true, put: func(s *shot, pieces []string) { // of a stream of Connect
+		s.header.Set("Content-Type", "application/connect+proto")
+		s.header.Set("Connect-Content-Encoding", "gzip")
+		for _, p := range pieces {
+			var b bytes.Buffer
+			w := gzip.NewWriter(&b)
+			_, _ = io.WriteString(w, p) // into memory
+			_ = w.Close()
+			s.body = append(s.body, string(binary.BigEndian.AppendUint32([]byte{1}, uint32(b.Len())))+b.String())
+		}
 	}},
 	{name: "trailer", late: true, put: func(s *shot, pieces []string) {
 		s.body, s.trailer = []string{"x"}, http.Header{"X-Sum": pieces}

@@ -42,10 +42,6 @@ func Ask(h http.Header) {
 	}
 }
 
-// within are headers of answers that say how messages within the body are compressed.
-// A server takes that from the request, which may be compressed so.
-var within = []string{"Grpc-Encoding", "Connect-Content-Encoding"}
-
 func bodiless(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified ||
 		resp.Request != nil && resp.Request.Method == http.MethodHead
@@ -83,11 +79,6 @@ const maxCodings = 3
 // decode replaces the body by what its content codings (RFC 9110 section 8.4)
 // hold.
 func decode(resp *http.Response) error {
-	for _, name := range within {
-		if v := resp.Header.Get(name); v != "" && !strings.EqualFold(v, "identity") {
-			return fmt.Errorf("its messages are compressed (%s: %.40q); send requests that are not", name, v)
-		}
-	}
 	var names []string
 	for _, line := range resp.Header["Content-Encoding"] {
 		for c := range strings.SplitSeq(line, ",") {
@@ -96,8 +87,9 @@ func decode(resp *http.Response) error {
 			}
 		}
 	}
+	inner := Within(resp.Header)
 	switch {
-	case len(names) == 0:
+	case len(names) == 0 && inner == "":
 		return nil
 	case len(names) > maxCodings:
 		return fmt.Errorf("it is compressed %d times over", len(names))
@@ -112,9 +104,16 @@ func decode(resp *http.Response) error {
 		}
 		body = r
 	}
+	if inner != "" { // servers take that from the request, which may be compressed so
+		m, err := newMessages(inner, body)
+		if err != nil {
+			return fmt.Errorf("its messages are compressed: %w; send requests that are not", err)
+		}
+		body = &unpacked{messages: m}
+	}
 	resp.Body, resp.ContentLength, resp.Uncompressed = body, -1, true
 	// None of these is true of what is handed on.
-	for _, h := range []string{"Content-Encoding", "Content-Length", "Content-Md5", "Content-Digest", "Digest", "Accept-Ranges"} {
+	for _, h := range []string{within[0], within[1], "Content-Encoding", "Content-Length", "Content-Md5", "Content-Digest", "Digest", "Accept-Ranges"} {
 		resp.Header.Del(h)
 	}
 	return nil
