@@ -1,20 +1,24 @@
 package broker_test
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/hmac"
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/sha256"
+	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log/slog"
+	"math/big"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,7 +26,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
+	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"sallyport/broker"
 	"sallyport/rules"
@@ -31,40 +35,26 @@ import (
 	"sallyport/rules/target"
 )
 
-// issuer is every token endpoint of the documentation.
-type issuer struct{}
-
-const documentedToken = "token-that-an-endpoint-gave-0001"
-
-func (issuer) RoundTrip(r *http.Request) (*http.Response, error) {
-	status, body := http.StatusOK, fmt.Sprintf(`{"access_token":%q,"token":%q,"token_type":"Bearer","expires_in":3600}`, documentedToken, documentedToken)
-	if strings.HasSuffix(r.URL.Path, "/access_tokens") {
-		status, body = http.StatusCreated, fmt.Sprintf(`{"token":%q,"expires_at":"2026-09-01T13:00:00Z"}`, documentedToken)
-	}
-	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
-}
-
-// documented returns the first example of a type in the documentation.
-func documented(t *testing.T, text, typ, file string) policyfile.Credential {
+// documented returns the examples of credentials in the documentation, by type.
+func documented(t *testing.T) map[string][]policyfile.Credential {
 	t.Helper()
-	_, section, ok := strings.Cut(text, "\n### "+typ+"\n")
-	if typ == "bearer" { // its example stands at the beginning
-		section, ok = text, true
+	text, err := os.ReadFile("../docs/credentials.md")
+	if err != nil {
+		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindStringSubmatch(section)
-	if !ok || block == nil {
-		t.Fatalf("no example of type %s", typ)
+	out := map[string][]policyfile.Credential{}
+	for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		doc := block[1]
+		if !strings.HasPrefix(doc, "apiVersion") {
+			doc = "apiVersion: sallyport/v1\nkind: Credential\nmetadata: {name: example}\n" + doc
+		}
+		c, err := policyfile.ParseCredential("docs/credentials.md", []byte(doc))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, block[1])
+		}
+		out[string(c.Type)] = append(out[string(c.Type)], *c)
 	}
-	doc := block[1]
-	if !strings.HasPrefix(doc, "apiVersion") {
-		doc = "apiVersion: sallyport/v1\nkind: Credential\nmetadata: {name: " + typ + "}\n" + doc
-	}
-	c, err := policyfile.ParseCredential("docs/credentials.md", []byte(doc))
-	if err != nil || string(c.Type) != typ {
-		t.Fatalf("%s: %v, of type %q", typ, err, c.Type)
-	}
-	c.Source = policyfile.Source{File: file}
-	return *c
+	return out
 }
 
 func pemText(t *testing.T, key any) string {
@@ -76,34 +66,164 @@ func pemText(t *testing.T, key any) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
-// signed is a request as it is sent.
-type signed struct {
-	*http.Request
-	body string
+// example is how one of the documentation is used.
+type example struct {
+	typ             string // and which of its examples, "jwt 2"
+	secret, request string
+	body            string
+	endpoint        *issuer // that is asked for a token; nil for none
+	want            verifier
+	// covers says that the path is signed: a request for another is refused.
+	covers bool
+	// alone has the example go another way than a request with a secret behind it.
+	alone func(*testing.T, policyfile.Credential)
 }
 
-func has(field, want string) func(*testing.T, signed) {
-	return func(t *testing.T, r signed) {
-		t.Helper()
-		if got := strings.Join(r.Header[http.CanonicalHeaderKey(field)], "|"); !strings.HasPrefix(got, want) {
-			t.Errorf("%s is %q, want %q…", field, got, want)
+const plain = "secret-of-the-example-0123456789"
+
+// TestDocumentedExamples: every example of a credential in docs/credentials.md signs, mints
+// or shakes hands as the text beside it says, in the judgement of who would be sent it.
+func TestDocumentedExamples(t *testing.T) {
+	docs := documented(t)
+	for _, e := range append(plainExamples(t), append(signingExamples(t), mintingExamples(t)...)...) {
+		typ, at, _ := strings.Cut(e.typ, " ")
+		n := max(1, len(at)) // one mark for each
+		t.Run(e.typ, func(t *testing.T) {
+			if len(docs[typ]) == 0 || n > len(docs[typ]) {
+				t.Fatalf("there is no example %d", n)
+			}
+			c := docs[typ][n-1]
+			docs[typ][n-1].Type = "" // used
+			if e.alone != nil {
+				e.alone(t, c)
+				return
+			}
+			e.try(t, c)
+		})
+	}
+	for typ, list := range docs {
+		for i, c := range list {
+			if c.Type != "" {
+				t.Errorf("example %d of type %s is not tried", i+1, typ)
+			}
+		}
+	}
+	if len(docs) != len(policyfile.Types()) {
+		t.Errorf("%d types have examples, of %d", len(docs), len(policyfile.Types()))
+	}
+}
+
+// try sends the example's request, and has it judged.
+func (e example) try(t *testing.T, c policyfile.Credential) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "secret")
+	writeSecret(t, file, e.secret)
+	c.Source = policyfile.Source{File: file}
+	if e.endpoint != nil {
+		e.endpoint.t = t
+	}
+	r := e.sign(t, c)
+	if err := e.want(t, r); err != nil {
+		t.Error(err)
+	}
+	if e.endpoint != nil && e.endpoint.asked != 1 {
+		t.Errorf("the endpoint was asked %d times", e.endpoint.asked)
+	}
+	if e.covers {
+		r.URL.Path += "x"
+		if e.want(t, r) == nil {
+			t.Error("the signature is taken for another path")
 		}
 	}
 }
 
-// TestDocumentedExamples: the first example of each scheme in docs/credentials.md
-// loads, and signs as the text beside it says. Whether signatures are right others say, in
-// broker/sign; here it is the examples.
-func TestDocumentedExamples(t *testing.T) {
-	text, err := os.ReadFile("../docs/credentials.md")
-	if err != nil {
-		t.Fatal(err)
+func plainExamples(*testing.T) []example {
+	bearer := example{typ: "bearer", secret: plain, request: "GET https://api.stripe.com/v1/charges", want: has("Authorization", "Bearer "+plain)}
+	vault, kubernetes, mounted := bearer, bearer, bearer // they differ in where the secret is
+	vault.typ, mounted.typ, kubernetes.typ = "bearer ..", "bearer ...", "bearer ...."
+	return []example{
+		bearer, vault, mounted, kubernetes,
+		{typ: "header", secret: plain, request: "POST https://api.anthropic.com/v1/messages", want: has("X-Api-Key", plain)},
+		{
+			typ: "basic", secret: plain, request: "GET https://github.com/acme/app.git/info/refs",
+			want: has("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte("x-access-token:"+plain))),
+		},
+		{typ: "query", secret: plain, request: "GET https://maps.example.com/geocode/json?q=x", want: func(_ *testing.T, r signed) error {
+			if r.URL.RawQuery != "q=x&key="+plain {
+				return fmt.Errorf("the query is %q", r.URL.RawQuery)
+			}
+			return nil
+		}},
+		{
+			typ: "body", secret: plain, request: "POST https://slack.example.com/api/chat", body: `{"token":"PLACEHOLDER","auth":{"client":{"secret":"PLACEHOLDER"}}}`,
+			want: func(_ *testing.T, r signed) error {
+				return wantJSON(r.body, `{"token":"`+plain+`","auth":{"client":{"secret":"`+plain+`"}}}`)
+			},
+		},
+		{typ: "body ..", alone: firstMessageExample},
 	}
+}
+
+func signingExamples(t *testing.T) []example {
+	t.Helper()
 	ecKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
+	awsKeys := fmt.Sprintf("aws_access_key_id = %s\naws_secret_access_key = %s\n", awsID, awsSecret)
+	sas := example{typ: "azure-sas", secret: azureKey(), request: "GET https://acmereports.blob.core.windows.net/incoming/a", want: bySAS("acmereports", azureKey()), covers: true}
+	account := sas
+	account.typ, account.covers = "azure-sas ..", false
+	return []example{
+		{
+			typ: "jwt", secret: pemText(t, ecKey), request: "GET https://api.example.com/v1/apps/1",
+			want: bearerJWT("ES256", ecKey.Public(), map[string]any{"kid": "2HK9XJ"}, map[string]any{
+				"iss": "issuer-id", "aud": "appstoreconnect-v1", "exp": float64(epoch.Add(600 * time.Second).Unix()), "iat": nil, "jti": nil,
+			}),
+		},
+		{typ: "hmac", secret: plain, request: "POST https://hooks.example.com/events/1?x=y", body: "the body", want: byHMAC(plain), covers: true},
+		{
+			typ: "aws-sigv4", secret: awsKeys, request: "POST https://dynamodb.eu-west-1.amazonaws.com/", body: "{}",
+			want: byAWS("dynamodb", aws.Credentials{AccessKeyID: awsID, SecretAccessKey: awsSecret}), covers: true,
+		},
+		{typ: "azure-storage", secret: azureKey(), request: "GET https://acmereports.blob.core.windows.net/incoming/a", want: bySharedKey("acmereports", azureKey()), covers: true},
+		sas, account,
+		{
+			typ: "azure-sas ...", secret: "?sv=2020-12-06&sp=r&se=2027-01-01T00%3A00%3A00Z&sr=c&sig=c2lnbmF0dXJlIG9mIHNvbWVib2R5IGVsc2UhIQ%3D%3D", request: "GET https://acmereports.blob.core.windows.net/incoming/a",
+			want: func(_ *testing.T, r signed) error {
+				return wantForm(r.URL.Query(), map[string]string{"sv": "2020-12-06", "sp": "r", "se": "2027-01-01T00:00:00Z", "sr": "c", "sig": "c2lnbmF0dXJlIG9mIHNvbWVib2R5IGVsc2UhIQ=="})
+			},
+		},
+		{
+			typ: "tencent-tc3", secret: "SecretId = AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE\nSecretKey = Gu5t9xGARNpq86cd98joQYCN3EXAMPLE\n", request: "POST https://cvm.tencentcloudapi.com/", body: "{}",
+			want: pair{
+				"TC3-HMAC-SHA256", "AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE", "2026-09-01/cvm/tc3_request", []string{"host", "content-type"},
+				chain("TC3Gu5t9xGARNpq86cd98joQYCN3EXAMPLE", "2026-09-01", "cvm", "tc3_request"), "X-TC-Timestamp",
+			}.verify, covers: true,
+		},
+		{
+			typ: "alibaba-acs3", secret: "AccessKeyId = LTAI5tExampleKeyId\nAccessKeySecret = ExampleSecretOfThirtyCharacters\n", request: "POST https://ecs.cn-shanghai.aliyuncs.com/", body: "{}",
+			want:   pair{"ACS3-HMAC-SHA256", "LTAI5tExampleKeyId", "", []string{"host", "x-acs-date", "x-acs-content-sha256", "x-acs-signature-nonce"}, []byte("ExampleSecretOfThirtyCharacters"), ""}.verify,
+			covers: true,
+		},
+		{
+			typ: "volcengine-v4", secret: "AccessKeyId = AKLTExampleOfAKeyId\nSecretAccessKey = ExampleSecretOfThirtyCharacters\n", request: "POST https://visual.volcengineapi.com/", body: "{}",
+			want: pair{
+				"HMAC-SHA256", "AKLTExampleOfAKeyId", "20260901/cn-north-1/cv/request", []string{"host", "x-date", "x-content-sha256"},
+				chain("ExampleSecretOfThirtyCharacters", "20260901", "cn-north-1", "cv", "request"), "X-Date",
+			}.verify, covers: true,
+		},
+		{typ: "mtls", alone: handshakeExample},
+	}
+}
+
+func mintingExamples(t *testing.T) []example {
+	t.Helper()
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ecKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,112 +234,128 @@ func TestDocumentedExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const plain = "secret-of-the-example-0123456789"
 	minted := has("Authorization", "Bearer "+documentedToken)
-	tests := []struct {
-		typ, secret, request, body string
-		want                       func(*testing.T, signed)
-	}{
-		{"bearer", plain, "GET https://api.stripe.com/v1/charges", "", has("Authorization", "Bearer "+plain)},
-		{"header", plain, "POST https://api.anthropic.com/v1/messages", "", has("X-Api-Key", plain)},
-		{"basic", plain, "GET https://github.com/acme/app.git/info/refs", "", has("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte("x-access-token:"+plain)))},
-		{"query", plain, "GET https://maps.example.com/geocode/json?q=x", "", func(t *testing.T, r signed) {
-			t.Helper()
-			if r.URL.RawQuery != "q=x&key="+plain {
-				t.Errorf("the query is %q", r.URL.RawQuery)
+	// statement is an endpoint that is shown one.
+	statement := func(at, grant, field, algorithm string, key crypto.PublicKey, header, claims map[string]any) *issuer {
+		claims["aud"], claims["exp"] = at, nil
+		return &issuer{url: at, judge: func(_ *http.Request, form url.Values, _ string) error {
+			if err := wantForm(form, map[string]string{"grant_type": grant}); err != nil {
+				return err
 			}
-		}},
-		{"body", plain, "POST https://slack.example.com/api/chat", `{"token":"PLACEHOLDER","auth":{"client":{"secret":"PLACEHOLDER"}}}`, func(t *testing.T, r signed) {
-			t.Helper()
-			if want := `{"token":"` + plain + `","auth":{"client":{"secret":"` + plain + `"}}}`; r.body != want {
-				t.Errorf("the body is %q", r.body)
-			}
-		}},
-		{"jwt", pemText(t, ecKey), "GET https://api.example.com/v1/apps/1", "", func(t *testing.T, r signed) {
-			t.Helper()
-			token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-			var claims jwt.RegisteredClaims
-			got, err := jwt.ParseWithClaims(token, &claims, func(*jwt.Token) (any, error) { return &ecKey.PublicKey, nil },
-				jwt.WithValidMethods([]string{"ES256"}), jwt.WithTimeFunc(func() time.Time { return epoch }), jwt.WithAudience("appstoreconnect-v1"), jwt.WithIssuer("issuer-id"))
-			if err != nil || got.Header["kid"] != "2HK9XJ" || !claims.ExpiresAt.Equal(epoch.Add(600*time.Second)) {
-				t.Errorf("%v, %v, %+v", err, got.Header, claims)
-			}
-		}},
-		{"hmac", plain, "POST https://hooks.example.com/events/1?x=y", "the body", func(t *testing.T, r signed) {
-			t.Helper()
-			sum := sha256.Sum256([]byte("the body"))
-			mac := hmac.New(sha256.New, []byte(plain))
-			fmt.Fprintf(mac, "%s\nPOST\n/events/1?x=y\n%x", r.Header.Get("X-Timestamp"), sum)
-			if want := "v1=" + hex.EncodeToString(mac.Sum(nil)); r.Header.Get("X-Signature") != want || r.Header.Get("X-Timestamp") != fmt.Sprint(epoch.Unix()) || r.Header.Get("X-Key-Id") != "agent-7" {
-				t.Errorf("%v, want signature %s", r.Header, want)
-			}
-		}},
-		{
-			"aws-sigv4", "aws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY0\n", "POST https://dynamodb.eu-west-1.amazonaws.com/", "",
-			has("Authorization", "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20260901/eu-west-1/dynamodb/aws4_request,"),
-		},
-		{"azure-storage", azureKey(), "GET https://acmereports.blob.core.windows.net/incoming/a", "", has("Authorization", "SharedKey acmereports:")},
-		{"azure-sas", azureKey(), "GET https://acmereports.blob.core.windows.net/incoming/a", "", func(t *testing.T, r signed) {
-			t.Helper()
-			if q := r.URL.Query(); len(q.Get("sig")) < 40 || q.Get("sp") != "r" || q.Get("sr") != "b" || q.Get("spr") != "https" || q.Get("se") != "2026-09-01T12:05:00Z" {
-				t.Errorf("the query is %q", r.URL.RawQuery)
-			}
-		}},
-		{
-			"tencent-tc3", "SecretId = AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE\nSecretKey = Gu5t9xGARNpq86cd98joQYCN3EXAMPLE\n", "POST https://cvm.tencentcloudapi.com/", "",
-			has("Authorization", "TC3-HMAC-SHA256 Credential=AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE/2026-09-01/cvm/tc3_request,"),
-		},
-		{
-			"alibaba-acs3", "AccessKeyId = LTAI5tExampleKeyId\nAccessKeySecret = ExampleSecretOfThirtyCharacters\n", "POST https://ecs.cn-shanghai.aliyuncs.com/", "",
-			has("Authorization", "ACS3-HMAC-SHA256 Credential=LTAI5tExampleKeyId,"),
-		},
-		{
-			"volcengine-v4", "AccessKeyId = AKLTExampleOfAKeyId\nSecretAccessKey = ExampleSecretOfThirtyCharacters\n", "POST https://visual.volcengineapi.com/", "",
-			has("Authorization", "HMAC-SHA256 Credential=AKLTExampleOfAKeyId/20260901/cn-north-1/cv/request,"),
-		},
-		{"mtls", "", "", "", nil},        // signs handshakes: test/clients
-		{"oauth2-user", "", "", "", nil}, // a person signs in first: broker/signin_test.go
-		{"github-app", pemText(t, rsaKey), "GET https://api.github.com/repos/acme/app/issues", "", has("Authorization", "Bearer "+documentedToken)},
-		{"oauth2-client", plain, "GET https://api.example.com/orders/1", "", minted},
-		{"oauth2-refresh", plain, "GET https://api.example.com/orders/1", "", minted},
-		{"oauth2-jwt-bearer", pemText(t, rsaKey), "GET https://api.example.com/records/1", "", minted},
-		{"gcp-service-account", string(gcp), "GET https://storage.googleapis.com/storage/v1/b/reports/o", "", minted},
-		{"oci-registry", plain, "GET https://registry.example.com/v2/acme/app/tags/list", "", minted},
+			return byJWT(form.Get(field), algorithm, key, header, claims)
+		}}
 	}
-	for _, tt := range tests {
-		t.Run(tt.typ, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "secret")
-			if tt.want == nil {
-				documented(t, string(text), tt.typ, file)
-				return
+	const id, bearerGrant = "https://id.example.com/oauth2/token", "urn:ietf:params:oauth:grant-type:jwt-bearer"
+	return []example{
+		{typ: "github-app", secret: pemText(t, rsaKey), request: "GET https://api.github.com/repos/acme/app/issues", want: minted, endpoint: &issuer{
+			url: "https://api.github.com/app/installations/7654321/access_tokens",
+			judge: func(r *http.Request, _ url.Values, body string) error {
+				if err := bearerJWT("RS256", rsaKey.Public(), nil, map[string]any{"iss": "123456", "iat": nil})(t, signed{Request: r}); err != nil {
+					return err
+				}
+				return wantJSON(body, `{"repositories":["app"],"permissions":{"contents":"read","issues":"write"}}`)
+			},
+		}},
+		{typ: "oauth2-client", secret: plain, request: "GET https://api.example.com/orders/1", want: minted, endpoint: &issuer{url: id, judge: func(r *http.Request, form url.Values, _ string) error {
+			if err := wantClient(r, "agent", plain); err != nil {
+				return err
 			}
-			writeSecret(t, file, tt.secret)
-			tt.want(t, signExample(t, documented(t, string(text), tt.typ, file), tt.request, tt.body))
-		})
+			return wantForm(form, map[string]string{"grant_type": "client_credentials", "scope": "orders.read", "audience": "https://api.example.com"})
+		}}},
+		{
+			typ: "oauth2-client ..", secret: pemText(t, ecKey), request: "GET https://api.example.com/orders/1", want: minted,
+			endpoint: statement(id, "client_credentials", "client_assertion", "ES256", ecKey.Public(), map[string]any{"kid": "k1"}, map[string]any{"iss": "agent", "sub": "agent", "jti": nil}),
+		},
+		{typ: "oauth2-refresh", secret: plain, request: "GET https://api.example.com/orders/1", want: minted, endpoint: &issuer{url: id, judge: func(_ *http.Request, form url.Values, _ string) error {
+			return wantForm(form, map[string]string{"grant_type": "refresh_token", "refresh_token": plain, "client_id": "cli"})
+		}}},
+		{
+			typ: "oauth2-jwt-bearer", secret: pemText(t, rsaKey), request: "GET https://api.example.com/records/1", want: minted,
+			endpoint: statement("https://login.example.com/oauth2/token", bearerGrant, "assertion", "RS256", rsaKey.Public(), nil, map[string]any{"iss": "client-id", "sub": "bot@example.com"}),
+		},
+		{
+			typ: "gcp-service-account", secret: string(gcp), request: "GET https://storage.googleapis.com/storage/v1/b/reports/o", want: minted,
+			endpoint: statement("https://oauth2.googleapis.com/token", bearerGrant, "assertion", "RS256", rsaKey.Public(), map[string]any{"kid": "0123456789abcdef0123456789abcdef01234567"},
+				map[string]any{"iss": "a@b.iam.gserviceaccount.com", "scope": "https://www.googleapis.com/auth/devstorage.read_only"}),
+		},
+		{typ: "oci-registry", secret: plain, request: "GET https://registry.example.com/v2/acme/app/tags/list", want: minted, endpoint: &issuer{url: "https://auth.example.com/token", judge: func(r *http.Request, form url.Values, _ string) error {
+			if err := wantClient(r, "robot", plain); err != nil {
+				return err
+			}
+			return wantForm(form, map[string]string{"service": "registry.example.com", "scope": "repository:acme/app:pull"})
+		}}},
+		roleExample(t),
+		{typ: "oauth2-user", alone: signInExample},
 	}
 }
 
-// signExample sends a request with a placeholder in its body, if it has one, for a
-// credential, and returns it as it leaves the gateway.
-func signExample(t *testing.T, c policyfile.Credential, req, body string) signed {
+// roleExample signs with keys that the token service gave.
+func roleExample(t *testing.T) example {
+	t.Helper()
+	own := aws.Credentials{AccessKeyID: awsID, SecretAccessKey: awsSecret}
+	role := aws.Credentials{AccessKeyID: "ASIAIOSFODNN7EXAMPLE", SecretAccessKey: "roleSecretKey/roleSecretKey+EXAMPLE00000", SessionToken: awsToken}
+	return example{
+		typ: "aws-sigv4 ..", secret: fmt.Sprintf(`{"AccessKeyId":%q,"SecretAccessKey":%q}`, awsID, awsSecret), request: "GET https://reports.s3.eu-west-1.amazonaws.com/incoming/a",
+		want: byAWS("s3", role), covers: true,
+		endpoint: &issuer{
+			url: "https://sts.eu-west-1.amazonaws.com/",
+			ans: fmt.Sprintf(`<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</SecretAccessKey><SessionToken>%s</SessionToken><Expiration>%s</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>`,
+				role.AccessKeyID, role.SecretAccessKey, role.SessionToken, epoch.Add(time.Hour).Format(time.RFC3339)),
+			judge: func(r *http.Request, form url.Values, body string) error {
+				want := map[string]string{"Action": "AssumeRole", "RoleArn": "arn:aws:iam::123456789012:role/agent", "RoleSessionName": "payments-agent", "DurationSeconds": "900"}
+				if err := wantForm(form, want); err != nil {
+					return err
+				}
+				return byAWS("sts", own)(t, signed{Request: r, body: body})
+			},
+		},
+	}
+}
+
+// kitFor serves one credential, and grants it to run1 in cell1.
+func kitFor(t *testing.T, c policyfile.Credential, way http.RoundTripper) *kit {
 	t.Helper()
 	k := newKit(t)
 	k.stop()
-	k.creds, k.tweak = []policyfile.Credential{c}, func(cfg *broker.Config) { cfg.Transport = issuer{} }
+	k.creds, k.tweak = []policyfile.Credential{c}, func(cfg *broker.Config) { cfg.Transport = way }
 	k.start()
+	return k
+}
+
+// sign sends the request of an example, with a placeholder in its body if it has one, and
+// returns it as it leaves the gateway.
+func (e example) sign(t *testing.T, c policyfile.Credential) signed {
+	t.Helper()
+	var way http.RoundTripper
+	if e.endpoint != nil {
+		way = e.endpoint
+	}
+	k := kitFor(t, c, way)
 	f := k.grant("cell1", "run1", c.Name)
-	method, url, _ := strings.Cut(req, " ")
+	method, url, _ := strings.Cut(e.request, " ")
 	r := request(method, url)
-	if body != "" {
-		body = strings.ReplaceAll(body, "PLACEHOLDER", f.Grants[0].Placeholder)
+	if e.body != "" {
+		body := strings.ReplaceAll(e.body, "PLACEHOLDER", f.Grants[0].Placeholder)
 		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
 		r.Header.Set("Content-Type", "application/json")
 	}
 	if c.Type == policyfile.AWSSigV4 {
-		sandboxSigns(t, r, f.Grants[0], "dynamodb", fmt.Sprintf("%x", sha256.Sum256(nil)))
+		service := "dynamodb"
+		if strings.Contains(url, ".s3.") {
+			service = "s3"
+		}
+		sandboxSigns(t, r, f.Grants[0], service, hashOf(e.body))
+		if service == "s3" {
+			r.Header.Set("X-Amz-Content-Sha256", hashOf(e.body))
+		}
 	}
 	if err := k.client.Inject(t.Context(), passFor(t, c.Name, r), r); err != nil {
 		t.Fatal(err)
+	}
+	if c.Type != policyfile.OCIRegistry { // which is asked for another token, for none of its repositories
+		if err := k.admin.Call(t.Context(), "/v1/credentials/test", broker.Named{Credential: c.Name}, &broker.Tested{}); err != nil {
+			t.Errorf("credential test: %v", err)
+		}
 	}
 	out := signed{Request: r}
 	if r.Body != nil {
@@ -230,6 +366,130 @@ func signExample(t *testing.T, c policyfile.Credential, req, body string) signed
 		out.body = string(b)
 	}
 	return out
+}
+
+// firstMessageExample is a credential that goes into the first message of a WebSocket: a
+// test of its own (TestFirstMessageAtAnOrigin) sends one. Here it is granted.
+func firstMessageExample(t *testing.T, c policyfile.Credential) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "secret")
+	writeSecret(t, file, plain)
+	c.Source = policyfile.Source{File: file}
+	if f := kitFor(t, c, nil).grant("cell1", "run1", c.Name); len(f.Grants) != 1 || f.Grants[0].Env != "REALTIME_TOKEN" {
+		t.Errorf("granted %+v", f.Grants)
+	}
+}
+
+// handshakeExample has a server of crypto/tls demand the certificate. The broker signs;
+// what the gateway has can show nothing by itself.
+func handshakeExample(t *testing.T, c policyfile.Credential) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "agent"}, NotBefore: epoch, NotAfter: epoch.Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true, IsCA: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, spec, spec, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "secret")
+	writeSecret(t, file, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))+pemText(t, key))
+	c.Source = policyfile.Source{File: file}
+	k := kitFor(t, c, nil)
+	k.grant("cell1", "run1", c.Name)
+
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.TLS.PeerCertificates[0].Subject.CommonName)
+	}))
+	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	srv.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, Time: func() time.Time { return epoch }}
+	srv.StartTLS()
+	defer srv.Close()
+	get := func(show ...tls.Certificate) (string, error) {
+		tr := srv.Client().Transport.(*http.Transport).Clone()
+		tr.TLSClientConfig.Certificates = show
+		defer tr.CloseIdleConnections()
+		resp, err := (&http.Client{Transport: tr}).Get(srv.URL)
+		if err != nil {
+			return "", err
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		return string(b), err
+	}
+	r := request("GET", "https://partner.example.com/api/x")
+	shown, err := k.client.Certificate(t.Context(), passFor(t, c.Name, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := get(*shown); err != nil || got != "agent" {
+		t.Errorf("the server says %q, %v", got, err)
+	}
+	if got, err := get(); err == nil {
+		t.Errorf("without a certificate the server says %q", got)
+	}
+	k.revoke("cell1")
+	if got, err := get(*shown); err == nil {
+		t.Errorf("after the run the server says %q", got)
+	}
+}
+
+// signInExample has a person sign in by device code, and the program call the API and
+// refresh, at a server that takes each code and token once.
+func signInExample(t *testing.T, c policyfile.Credential) {
+	t.Helper()
+	idp := &identity{codes: map[string]string{}, opaque: true}
+	k := kitFor(t, c, idp)
+	k.grant("cell1", "run1", c.Name)
+	post := func(to string, form url.Values) map[string]any {
+		t.Helper()
+		r := request("POST", "https://id.example.com/oauth2/"+to, "Content-Type", "application/x-www-form-urlencoded")
+		r.Body = io.NopCloser(strings.NewReader(form.Encode()))
+		pass := passFor(t, c.Name, r)
+		if err := k.client.Inject(t.Context(), pass, r); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := k.client.Answer(t.Context(), pass, r)
+		if err != nil || resp == nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %v, %v; the server says %v", to, resp, err, idp.rejected)
+		}
+		out := map[string]any{}
+		if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	call := func(token any) string {
+		t.Helper()
+		r := request("GET", "https://api.example.com/orders/1", "Authorization", fmt.Sprintf("Bearer %v", token))
+		if err := k.client.Inject(t.Context(), passFor(t, c.Name, r), r); err != nil {
+			t.Fatal(err)
+		}
+		return r.Header.Get("Authorization")
+	}
+	client := url.Values{"client_id": {"agent-cli"}}
+	begun := post("device_authorization", client)
+	if got := idp.asked[0].Get("scope"); got != "orders.read offline_access" || begun["user_code"] != "WDJB-MJHT" {
+		t.Errorf("it asks for %q and is told %v", got, begun)
+	}
+	got := post("token", (*person)(nil).poll(begun["device_code"]))
+	if sent := call(got["access_token"]); sent != "Bearer "+idp.access() || got["access_token"] == idp.access() {
+		t.Errorf("the API gets %q", sent)
+	}
+	next := post("token", refreshForm(got["refresh_token"]))
+	if sent := call(next["access_token"]); sent != "Bearer "+idp.access() || len(idp.rejected) > 0 {
+		t.Errorf("after a refresh the API gets %q; the server refused %v", sent, idp.rejected)
+	}
 }
 
 // passFor admits a request of cell1 by a rule for its host, with a credential.

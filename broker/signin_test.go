@@ -63,7 +63,7 @@ func (i *identity) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		i.answer(w, r)
 	case r.Method != http.MethodPost || id != signInClient || pw != i.secret:
 		fail(http.StatusUnauthorized, "invalid_client", "client "+id+":"+pw)
-	case r.URL.Path == "/device":
+	case r.URL.Path == "/device", r.URL.Path == "/oauth2/device_authorization":
 		i.device = i.issue("device-code")
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"device_code":%q,"user_code":"WDJB-MJHT","verification_uri":"https://idp.test/activate","expires_in":900,"interval":5,"x":%q}`, i.device, i.device)

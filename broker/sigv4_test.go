@@ -63,6 +63,11 @@ func s3Rules(service string) func(*v4.SignerOptions) {
 // what it was sent, and refuses another.
 func awsVerifies(t *testing.T, r *http.Request, service, token string) error {
 	t.Helper()
+	return awsVerifiesBy(t, r, service, aws.Credentials{AccessKeyID: awsID, SecretAccessKey: awsSecret, SessionToken: token})
+}
+
+func awsVerifiesBy(t *testing.T, r *http.Request, service string, creds aws.Credentials) error {
+	t.Helper()
 	auth, query := r.Header.Get("Authorization"), r.URL.Query()
 	presigned := query.Has("X-Amz-Signature")
 	signed := query.Get("X-Amz-SignedHeaders")
@@ -96,7 +101,6 @@ func awsVerifies(t *testing.T, r *http.Request, service, token string) error {
 			again.Header[http.CanonicalHeaderKey(n)] = r.Header.Values(n)
 		}
 	}
-	creds := aws.Credentials{AccessKeyID: awsID, SecretAccessKey: awsSecret, SessionToken: token}
 	if !presigned {
 		again.URL.RawQuery = r.URL.RawQuery
 		if err := v4.NewSigner().SignHTTP(t.Context(), creds, again, payload, service, "eu-west-1", epoch, s3Rules(service)); err != nil {
