@@ -137,11 +137,12 @@ func (s *Server) test(ctx context.Context, in Named) (Tested, error) {
 		return Tested{}, refuse(http.StatusConflict, rules.BadRequest, "%v", err)
 	}
 	if _, ok := b.scheme.(*sign.Login); ok {
-		return Tested{}, refuse(http.StatusConflict, rules.CredentialUnavail, "credential %q signs with what a person grants inside a run; there is nothing to try outside of one", b.name)
+		return Tested{}, refuse(http.StatusConflict, rules.BadRequest, "credential %q signs with what a person grants inside a run; there is nothing to try outside of one", b.name)
 	}
 	ch, err := b.scheme.Sign(ctx, v, req)
 	if err != nil {
-		return Tested{}, refuse(http.StatusConflict, rules.CredentialUnavail, "signing: %v", err)
+		e := unsigned(err)
+		return Tested{}, refuse(http.StatusConflict, rules.Reason(e.Reason), "%s https://%s%s cannot be signed: %v", req.Method, req.Endpoint, req.Path, err)
 	}
 	out := Tested{
 		Name: b.name, Type: b.kind, Source: b.source.String(), Method: req.Method, Endpoint: req.Endpoint.String(), Path: req.Path.String(),
@@ -193,6 +194,12 @@ func asSandbox(c policyfile.Credential, r sign.Request) (sign.Request, error) {
 		r.Header.Set("Authorization", signatures["volcengine-v4"]+" Credential=x/"+strings.ReplaceAll(day, "-", "")+"/"+c.Cloud.Regions[0]+"/"+c.Cloud.Services[0]+"/request, ")
 	case policyfile.TencentTC3:
 		r.Header.Set("Authorization", signatures["tencent-tc3"]+" Credential=x/"+day+"/"+c.Cloud.Services[0]+"/tc3_request, ")
+	case policyfile.AzureSAS: // a signature for one blob needs the name of one
+		if len(c.Endpoints[0].Paths) == 0 && c.SAS.Container != "" {
+			var err error
+			r.Path, err = target.ParsePath("/" + c.SAS.Container + "/x")
+			return r, err
+		}
 	case policyfile.OCIRegistry: // its paths are a registry's or nothing
 		var err error
 		r.Path, err = target.ParsePath("/v2/")

@@ -13,6 +13,7 @@ import (
 	"sallyport/broker"
 	"sallyport/control"
 	"sallyport/rules"
+	"sallyport/rules/policyfile"
 )
 
 // inject signs one request of cell1 for a host.
@@ -174,6 +175,49 @@ func TestDrySignature(t *testing.T) {
 	for _, op := range []string{"test", "refresh", "revoke"} {
 		if err := k.op("/v1/credentials/"+op, broker.Named{Credential: "apj"}, nil); err == nil || !strings.Contains(err.Error(), `no credential "apj"`) {
 			t.Errorf("%s of nothing: %v", op, err)
+		}
+	}
+}
+
+// TestDrySignatureSaysWhatCannotBeSigned: the secret is in order, the request is none that
+// the settings sign; and what a person grants is nothing to try.
+func TestDrySignatureSaysWhatCannotBeSigned(t *testing.T) {
+	sas := policyfile.Scheme{Type: policyfile.AzureSAS, SAS: policyfile.SAS{Account: "acme", Scope: policyfile.SASBlob, Container: "incoming", Permissions: "r", Life: 300}}
+	user := policyfile.Scheme{Type: policyfile.OAuth2User, OAuth2: policyfile.OAuth2{
+		TokenURL: "https://idp.test/token", DeviceURL: "https://idp.test/device", ClientID: "x", Auth: policyfile.PublicClient, Scopes: []string{"s"}, Grants: []string{policyfile.DeviceCode},
+	}}
+	tests := []struct {
+		name         string
+		scheme       policyfile.Scheme
+		path         string
+		reason, says string
+	}{
+		{"another container", sas, "/other/**", "credential_mismatch", `GET https://blobs.test:443/other/x cannot be signed: the request is not for container "incoming"`},
+		{"a person's", user, "", "bad_request", "what a person grants inside a run"},
+		{"its container", sas, "/incoming/**", "", "/incoming/x"},
+		{"any path", sas, "", "", "/incoming/x"},
+	}
+	for _, tt := range tests {
+		k := newKit(t)
+		k.stop()
+		c := policyfile.Credential{Name: "x", Scheme: tt.scheme, Source: policyfile.Source{File: k.secret("x")}, Endpoints: []policyfile.Endpoint{{Host: host("blobs.test"), Ports: []uint16{443}}}}
+		if c.Type == policyfile.OAuth2User {
+			c.Source = policyfile.Source{None: true}
+		}
+		if tt.path != "" {
+			c.Endpoints[0].Paths = paths(tt.path)
+		}
+		writeSecret(t, k.secret("x"), azureKey())
+		k.creds, k.tweak = []policyfile.Credential{c}, func(cfg *broker.Config) { cfg.Transport = &identity{} }
+		k.start()
+		var out broker.Tested
+		err := k.op("/v1/credentials/test", broker.Named{Credential: "x"}, &out)
+		refusal, refused := errors.AsType[*control.Error](err)
+		switch {
+		case refused && (refusal.Reason != tt.reason || !strings.Contains(refusal.Text, tt.says)):
+			t.Errorf("%s: %s %q, want %s %q", tt.name, refusal.Reason, refusal.Text, tt.reason, tt.says)
+		case refused != (tt.reason != "") || !refused && (err != nil || out.Path != tt.says):
+			t.Errorf("%s: %+v, %v", tt.name, out, err)
 		}
 	}
 }

@@ -36,12 +36,16 @@ how credentials are used. No command prints a secret, nor takes one as an argume
 }
 
 // credentialNamed picks one credential out of the files.
-func credentialNamed(files []policyfile.Credential, name string) (policyfile.Credential, error) {
+func credentialNamed(inst instance, files []policyfile.Credential, name string) (policyfile.Credential, error) {
 	i := slices.IndexFunc(files, func(f policyfile.Credential) bool { return f.Name == name })
 	if i < 0 {
-		return policyfile.Credential{}, usage(hint(fmt.Errorf("there is no credential %q", name), "sallyport credential ls"))
+		return policyfile.Credential{}, noCredential(inst, name)
 	}
 	return files[i], nil
+}
+
+func noCredential(inst instance, name string) error {
+	return usage(hint(fmt.Errorf("there is no credential %q", name), "%s", inst.typed("credential ls")))
 }
 
 // judged is what a command found that may be bad: the exit code says so, whichever
@@ -88,6 +92,7 @@ type credentialOut struct {
 	Where       string        `json:"where"`
 	Digest      string        `json:"digest"`
 	Revoked     bool          `json:"revoked"` // with the instance, until it is rotated
+	inst        instance
 }
 
 // endpointOut is one place that a credential may go to; nothing means any.
@@ -102,6 +107,7 @@ func credentialOf(inst instance, c policyfile.Credential) credentialOut {
 	out := credentialOut{
 		Name: c.Name, Owner: c.Owner, Description: c.Description, Type: string(c.Type), Source: sourceText(c.Source),
 		Endpoints: []endpointOut{}, Env: []string{}, Asks: []string{}, Where: c.Where, Digest: c.Digest,
+		inst: inst,
 	}
 	_, err := os.Lstat(inst.revoked(c.Name))
 	out.Revoked = err == nil
@@ -207,12 +213,15 @@ func newCredentialShow() *cobra.Command {
 		if err != nil {
 			return credentialOut{}, err
 		}
-		f, err := credentialNamed(files, args[0])
+		inst, err := instanceOf(c)
 		if err != nil {
 			return credentialOut{}, err
 		}
-		inst, err := instanceOf(c)
-		return credentialOf(inst, f), err
+		f, err := credentialNamed(inst, files, args[0])
+		if err != nil {
+			return credentialOut{}, err
+		}
+		return credentialOf(inst, f), nil
 	}, printCredential)
 }
 
@@ -234,7 +243,7 @@ func printCredential(w io.Writer, o credentialOut) error {
 		rows = append(rows, []string{"the broker asks", u})
 	}
 	if o.Revoked {
-		rows = append(rows, []string{"revoked", "yes; sallyport credential rotate " + o.Name + " makes it good again"})
+		rows = append(rows, []string{"revoked", "yes; " + o.inst.typed("credential rotate "+o.Name) + " makes it good again"})
 	}
 	rows = append(rows, []string{"file", o.Where}, []string{"digest", o.Digest})
 	return printFit(w, slices.DeleteFunc(rows, func(r []string) bool { return r[1] == "" }))

@@ -90,11 +90,11 @@ func addCredential(c *cobra.Command, name string, d describe) (changedOut, error
 	fresh := t.cred.Name == ""
 	switch {
 	case fresh:
-		if t.cred, err = d.credential(t.file, name, t.store); err != nil {
+		if t.cred, err = d.credential(t.inst, t.file, name, t.store); err != nil {
 			return changedOut{}, err
 		}
 	case d.kind != "" || len(d.hosts) > 0:
-		return changedOut{}, usage(hint(fmt.Errorf("%s describes %q already; change it there", t.cred.Where, name), "sallyport credential add %s", name))
+		return changedOut{}, usage(hint(fmt.Errorf("%s describes %q already; change it there", t.cred.Where, name), "%s", t.inst.typed("credential add "+name)))
 	}
 	if err := t.keep(c); err != nil {
 		return changedOut{}, err
@@ -124,7 +124,7 @@ change the secret where it is, then rotate. It also takes back an earlier revoke
 			return changedOut{}, err
 		}
 		if t.cred.Name == "" {
-			return changedOut{}, usage(hint(fmt.Errorf("there is no credential %q", args[0]), "sallyport credential ls"))
+			return changedOut{}, noCredential(t.inst, args[0])
 		}
 		did := "the broker reads the secret anew"
 		if t.cred.Source.Age != nil {
@@ -157,7 +157,7 @@ What the provider gave stays valid with the provider: revoke it there too.`,
 			return changedOut{}, err
 		}
 		if t.cred.Name == "" {
-			return changedOut{}, usage(hint(fmt.Errorf("there is no credential %q", args[0]), "sallyport credential ls"))
+			return changedOut{}, noCredential(t.inst, args[0])
 		}
 		return t.revoke(c.Context())
 	}, printChanged)
@@ -315,10 +315,10 @@ func (t *credentialTask) mark(ctx context.Context) (state string, grants int, er
 }
 
 // credential is what the flags of add describe.
-func (d describe) credential(file, name string, s store.Store) (policyfile.Credential, error) {
+func (d describe) credential(inst instance, file, name string, s store.Store) (policyfile.Credential, error) {
 	if d.kind == "" || len(d.hosts) == 0 {
 		return policyfile.Credential{}, usage(hint(fmt.Errorf("there is no %s yet: say how the secret signs and where it may go", file),
-			"sallyport credential add %s --type bearer --host api.example.com --env API_KEY", name))
+			"%s", inst.typed("credential add "+name+" --type bearer --host api.example.com --env API_KEY")))
 	}
 	c, err := policyfile.ParseCredential(file, d.text(name, s))
 	if err != nil {

@@ -71,7 +71,7 @@ func TestCredentialCommands(t *testing.T) {
 		{"show nobody", 2, `there is no credential "nobody"`, ""},
 		{"test api", 0, "would set Authorization", "headers"},
 		{"test api --path /v1/x", 2, "are for a request that is sent", ""},
-		{"test nobody", 1, "nobody", ""},
+		{"test nobody", 2, `there is no credential "nobody"`, ""},
 		{"test api --live --path /v2/x", 1, "path_not_allowed", ""},
 		{"add api", 2, "is not in the encrypted store", ""},
 		{"rotate api", 0, "broker ok", "broker"},
@@ -89,6 +89,26 @@ func TestCredentialCommands(t *testing.T) {
 		{"ls -o yaml", 2, "yaml", ""},
 	}
 	st.askAll("", secret, beside...)
+	for args, want := range map[string]string{ // they can be typed as they stand
+		"show nobody":                  "credential ls",
+		"test nobody":                  "credential ls",
+		"rotate nobody":                "credential ls",
+		"revoke nobody":                "credential ls",
+		"add nobody":                   "credential add nobody --type bearer --host api.example.com --env API_KEY",
+		"add api --type bearer":        "credential add api",
+		"test api --path /v1/x":        "credential test api --live",
+		"usage api --since soon":       "credential usage api --since 7d",
+		"test api --live --path /nope": "",
+	} {
+		line := append(strings.Fields("credential "+args), "--instance", st.inst.name)
+		if !strings.HasPrefix(args, "usage") {
+			line = append(line, "--credentials", st.path("creds"))
+		}
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), line, strings.NewReader(""), &out, &errs); code == 0 || want != "" && !strings.HasSuffix(errs.String(), "hint: "+st.inst.typed(want)+"\n") {
+			t.Errorf("%s: exit %d: %s, want the hint %q", args, code, errs.String(), st.inst.typed(want))
+		}
+	}
 	var out, errs bytes.Buffer
 	add := []string{"credential", "add", "other", "--type", "bearer", "--host", "other.example.com", "--store", st.path("store"), "--credentials", st.path("creds")}
 	if code := run(t.Context(), add, strings.NewReader("another-secret-0002\n"), &out, &errs); code != 0 || strings.Contains(out.String()+errs.String(), "another-secret") {

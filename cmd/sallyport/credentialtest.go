@@ -66,7 +66,11 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()
-	if err := callBroker(ctx, inst, "/v1/credentials/test", broker.Named{Credential: args[0]}, &out.Tested); err != nil {
+	err = callBroker(ctx, inst, "/v1/credentials/test", broker.Named{Credential: args[0]}, &out.Tested)
+	if refusal, ok := errors.AsType[*control.Error](err); ok && refusal.Status == http.StatusNotFound {
+		return out, noCredential(inst, args[0])
+	}
+	if err != nil {
 		return out, err
 	}
 	live, _ := c.Flags().GetBool("live")
@@ -77,7 +81,7 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 	in.Private, _ = c.Flags().GetStringSlice("cidrs")
 	if !live {
 		if in.Method+in.Host+in.Path != "" || len(in.Private) > 0 {
-			return out, usage(hint(errors.New("--method, --host, --path and --cidrs are for a request that is sent"), "sallyport credential test %s --live", args[0]))
+			return out, usage(hint(errors.New("--method, --host, --path and --cidrs are for a request that is sent"), "%s", inst.typed("credential test "+args[0]+" --live")))
 		}
 		return out, nil
 	}
@@ -206,7 +210,7 @@ func refusedTrial(err error) error {
 // trial makes the request, and whose it is.
 func (g *gateway) trial(in tryIn) (q rules.Request, id gate.Identity, err error) {
 	g.mu.Lock()
-	c, err := credentialNamed(g.creds, in.Credential)
+	c, err := credentialNamed(g.inst, g.creds, in.Credential)
 	g.mu.Unlock()
 	switch {
 	case err != nil:
