@@ -143,7 +143,7 @@ func (u *unpacked) message() error {
 		return err
 	}
 	if flags&compressed == 0 {
-		u.out = binary.BigEndian.AppendUint32([]byte{flags}, uint32(u.left.N)) //nolint:gosec // it was one
+		u.out = binary.BigEndian.AppendUint32([]byte{flags}, uint32(u.left.N))
 		return nil
 	}
 	text, err := io.ReadAll(io.LimitReader(u.said, maxMessage+1))

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -35,9 +36,7 @@ func zipped(t testing.TB, text string) string {
 // answerOf is an answer whose messages are compressed.
 func answerOf(body, coding string, more http.Header) *http.Response {
 	h := http.Header{"Grpc-Encoding": {coding}, "Content-Type": {"application/grpc"}, "Content-Length": {"99"}}
-	for name, values := range more {
-		h[name] = values
-	}
+	maps.Copy(h, more)
 	return &http.Response{StatusCode: 200, Header: h, Body: io.NopCloser(iotest.OneByteReader(strings.NewReader(body)))}
 }
 
