@@ -59,6 +59,24 @@ func (st *stage) askAll(stdin, secret string, list ...credentialCase) {
 	}
 }
 
+// hints runs a command that fails, and wants a hint behind what it says: a command line
+// that can be typed as it stands, behind what it is for.
+func (st *stage) hints(args, want string) {
+	st.t.Helper()
+	why, command, ok := strings.Cut(want, ": ")
+	if want = why + ": " + st.inst.typed(command); !ok {
+		want = st.inst.typed(why)
+	}
+	line := append(strings.Fields("credential "+args), "--instance", st.inst.name)
+	if !strings.HasPrefix(args, "usage") {
+		line = append(line, "--credentials", st.path("creds"))
+	}
+	var out, errs bytes.Buffer
+	if code := run(st.t.Context(), line, strings.NewReader(""), &out, &errs); code == 0 || !strings.HasSuffix(errs.String(), "hint: "+want+"\n") {
+		st.t.Errorf("%s: exit %d: %s, want the hint %q", args, code, errs.String(), want)
+	}
+}
+
 // TestCredentialCommands: each command, as text and as JSON, beside a running broker and
 // when it is gone: exit codes, what is said, and never a secret.
 func TestCredentialCommands(t *testing.T) {
@@ -89,7 +107,7 @@ func TestCredentialCommands(t *testing.T) {
 		{"ls -o yaml", 2, "yaml", ""},
 	}
 	st.askAll("", secret, beside...)
-	for args, want := range map[string]string{ // they can be typed as they stand
+	for args, want := range map[string]string{
 		"show nobody":                  "credential ls",
 		"test nobody":                  "credential ls",
 		"rotate nobody":                "credential ls",
@@ -98,17 +116,13 @@ func TestCredentialCommands(t *testing.T) {
 		"add api --type bearer":        "credential add api",
 		"test api --path /v1/x":        "credential test api --live",
 		"usage api --since soon":       "credential usage api --since 7d",
-		"test api --live --path /nope": "",
+		"test api --live --path /nope": "where it may go: credential show api",
 	} {
-		line := append(strings.Fields("credential "+args), "--instance", st.inst.name)
-		if !strings.HasPrefix(args, "usage") {
-			line = append(line, "--credentials", st.path("creds"))
-		}
-		var out, errs bytes.Buffer
-		if code := run(t.Context(), line, strings.NewReader(""), &out, &errs); code == 0 || want != "" && !strings.HasSuffix(errs.String(), "hint: "+st.inst.typed(want)+"\n") {
-			t.Errorf("%s: exit %d: %s, want the hint %q", args, code, errs.String(), st.inst.typed(want))
-		}
+		st.hints(args, want)
 	}
+	st.askAll("", secret, credentialCase{"revoke api", 0, "broker revoked", "broker"})
+	st.hints("test api", "credential rotate api")
+	st.askAll("", secret, credentialCase{"rotate api", 0, "broker ok", "broker"})
 	var out, errs bytes.Buffer
 	add := []string{"credential", "add", "other", "--type", "bearer", "--host", "other.example.com", "--store", st.path("store"), "--credentials", st.path("creds")}
 	if code := run(t.Context(), add, strings.NewReader("another-secret-0002\n"), &out, &errs); code != 0 || strings.Contains(out.String()+errs.String(), "another-secret") {

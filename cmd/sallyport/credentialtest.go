@@ -67,11 +67,8 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()
 	err = callBroker(ctx, inst, "/v1/credentials/test", broker.Named{Credential: args[0]}, &out.Tested)
-	if refusal, ok := errors.AsType[*control.Error](err); ok && refusal.Status == http.StatusNotFound {
-		return out, noCredential(inst, args[0])
-	}
 	if err != nil {
-		return out, err
+		return out, untested(inst, args[0], err)
 	}
 	live, _ := c.Flags().GetBool("live")
 	in := tryIn{Credential: args[0]}
@@ -92,16 +89,37 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 		in.Method = out.Method
 	}
 	out.Live, err = liveTest(ctx, inst, in)
-	if refusal, ok := errors.AsType[*control.Error](err); ok && refusal.Reason == string(rules.PrivateIP) {
-		return out, hint(err, "%s, with the range that it is in", inst.typed("credential test "+args[0]+" --live --cidrs 10.20.0.0/16"))
-	}
-	return out, err
+	return out, untested(inst, args[0], err)
 }
+
+// untested adds to a refusal what can be done about it.
+func untested(inst instance, name string, err error) error {
+	refusal, ok := errors.AsType[*control.Error](err)
+	if !ok {
+		return err
+	}
+	switch rules.Reason(refusal.Reason) {
+	case rules.PrivateIP:
+		return hint(err, "%s, with the range that it is in", inst.typed("credential test "+name+" --live --cidrs 10.20.0.0/16"))
+	case rules.CredentialRevoked:
+		return hint(err, "%s", inst.typed("credential rotate "+name))
+	case rules.HostNotAllowed, rules.MethodNotAllowed, rules.PathNotAllowed, rules.CredentialMismatch:
+		return hint(err, "where it may go: %s", inst.typed("credential show "+name))
+	default:
+		if refusal.Status == http.StatusNotFound {
+			return noCredential(inst, name)
+		}
+		return err
+	}
+}
+
+// testCells begins the names of the cells that tests of credentials stand for.
+const testCells = "test-"
 
 // liveTest grants the credential to a run that lasts one request.
 func liveTest(ctx context.Context, inst instance, in tryIn) (*tryOut, error) {
 	in.Run = ulid.Make().String()
-	in.Cell = strings.ToLower("test-" + in.Run)
+	in.Cell = strings.ToLower(testCells + in.Run)
 	var grants broker.Grants
 	if err := callBroker(ctx, inst, "/v1/grants", broker.GrantRequest{Cell: in.Cell, Run: in.Run, Credentials: []string{in.Credential}}, &grants); err != nil {
 		return nil, err

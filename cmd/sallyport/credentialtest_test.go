@@ -66,6 +66,10 @@ func TestLiveTestFailsUnlessTheAnswerIsGood(t *testing.T) {
 			}
 		}
 	}
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"credential", "usage", "api", "--instance", st.inst.name}, strings.NewReader(""), &out, &out); code != 0 || strings.Count(out.String(), "(a test)") != 10 {
+		t.Errorf("usage: exit %d: %s", code, out.String())
+	}
 }
 
 // TestLiveTestGoesThroughTheGateway: one request, signed, recorded, scrubbed, and

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,7 +51,7 @@ func (c *Counts) add(event string) {
 type usedByIn struct {
 	Run   string `json:"run"`
 	Cell  string `json:"cell"`
-	Asker string `json:"asker,omitempty"` // who started the run
+	Asker string `json:"asker,omitempty"` // who started the run; of a test of the credential, that it was one
 	Counts
 	Hosts []string  `json:"hosts"`
 	First time.Time `json:"first"`
@@ -127,7 +128,9 @@ func (u *usageOut) count(dir string, f query.Filter) error {
 	}
 	u.Runs = []usedByIn{}
 	for _, by := range runs {
-		by.Asker = askers[by.Run]
+		if by.Asker = askers[by.Run]; by.Asker == "" && strings.HasPrefix(by.Cell, testCells) {
+			by.Asker = "(a test)"
+		}
 		u.Runs = append(u.Runs, *by)
 	}
 	slices.SortFunc(u.Runs, func(a, b usedByIn) int { return b.Last.Compare(a.Last) })
