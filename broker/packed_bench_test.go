@@ -1,7 +1,9 @@
 package broker_test
 
 import (
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,8 +15,8 @@ func BenchmarkCompressedBody(b *testing.B) {
 	k := newKit(b)
 	k.grant("cell1", "run1", "api")
 	var text strings.Builder
-	for i := 0; text.Len() < 8<<20; i++ { // of which a fifth to a tenth is left when it is compressed
-		text.WriteString(`{"id":"evt_1NqT` + string(rune('a'+i%26)) + strings.Repeat(string(rune('0'+i*7%10)), i%5) + `","object":"event","amount":1099,"url":"https:\/\/h.test\/a"},` + "\n")
+	for r := rand.New(rand.NewPCG(1, 2)); text.Len() < 8<<20; { // a fifth is left when it is compressed
+		fmt.Fprintf(&text, `{"id":"evt_%016x","object":"event","created":%d,"data":{"amount":%d,"note":"say \"aye\""}},`+"\n", r.Uint64(), 1724500000+r.IntN(1e6), r.IntN(1e5))
 	}
 	said := text.String()
 	bodies := []struct{ name, field, coding, body string }{
