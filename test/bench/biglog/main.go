@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,9 +76,12 @@ func writePolicy(dir string) (string, error) {
 	b.WriteString("apiVersion: sallyport/v1\nkind: EffectivePolicy\nmetadata:\n  name: \"payments\"\n  owner: \"bench\"\nrules:\n")
 	for api := range 4 {
 		fmt.Fprintf(&b, "  - id: \"rule-%d\"\n    origin: \"payments.yaml:12\"\n    reason: \"an api\"\n    allow:\n      hosts:\n", api)
-		for service := range services {
-			fmt.Fprintf(&b, "        - \"api-%d.service-%d.example\"\n", api, service)
+		hosts := make([]string, services)
+		for service := range hosts {
+			hosts[service] = fmt.Sprintf("        - \"api-%d.service-%d.example\"\n", api, service)
 		}
+		slices.Sort(hosts) // as an effective policy is written
+		b.WriteString(strings.Join(hosts, ""))
 		b.WriteString("      ports:\n        - 443\n      methods:\n        - \"GET\"\n        - \"POST\"\n      paths:\n        - \"/v1/objects/*\"\n    log: \"metadata\"\n")
 	}
 	sum := sha256.Sum256([]byte(b.String()))
