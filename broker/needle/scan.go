@@ -47,7 +47,7 @@ func newAround(l *layers) *around {
 			t.behindLine[n.Text[j]] |= lineEnd
 		}
 	}
-	t.sieve = newSieve(t)
+	t.sieve = newSieve(l, t)
 	return t
 }
 
@@ -61,7 +61,7 @@ func (t *around) behindEscapes(l *layers) {
 		if digit(c) < 16 {
 			t.behind[c] |= equals
 		}
-		if isAlnum(c) || c == '#' || c == ';' {
+		if isAlnum(c) || c == '#' {
 			t.behind[c] |= ampersand
 		}
 		if special(c) || c == 0 || l.firsts[c] != 0 {
@@ -96,19 +96,24 @@ func suspect[T Text](l *layers, text T, from, p, end int) int {
 // found a suspect.
 func sieved(l *layers, text []byte, p, limit int) (at int, found bool) {
 	t := l.around
-	for p < limit {
-		k, m := sieveAVX2(text[p:limit+1], t.sieve)
-		if p += k; m == 0 {
+	var room [32]uint32
+	// Where one suspect is the next may be near: what was looked at beyond it is looked
+	// at again.
+	for most := 2; p < limit; most = min(2*most, len(room)) {
+		n := sieveAVX2(text[p-1:limit+2], t.sieve, room[:most])
+		for _, m := range room[:n] {
+			for ; m != 0; m &= m - 1 {
+				q := p + bits.TrailingZeros32(m)
+				what := introducer[text[q]] & (t.behind[text[q+1]] | t.before[text[q-1]])
+				if what != 0 && !harmless(l, text, q, what) {
+					return q, true
+				}
+			}
+			p += block
+		}
+		if n < most {
 			break
 		}
-		for ; m != 0; m &= m - 1 {
-			q := p + bits.TrailingZeros32(m)
-			what := introducer[text[q]] & (t.behind[text[q+1]] | t.before[text[q-1]])
-			if what != 0 && !harmless(l, text, q, what) {
-				return q, true
-			}
-		}
-		p += block
 	}
 	return p, false
 }
@@ -155,12 +160,14 @@ func innocent[T Text](l *layers, text T, from, p int) bool {
 // harmless looks closer at what may introduce an escape at p, where it is not the first
 // octet of a text.
 func harmless[T Text](l *layers, text T, p int, what uint8) bool {
-	next := text[p+1]
+	next, after := text[p+1], text[p+2]
 	switch what {
 	case lineEnd:
 		return goesOnApart(l, text, p)
 	case percent, equals: // a single digit makes no escape
-		return digit(next) < 16 && digit(text[p+2]) > 15 && !introduces[text[p+2]]
+		return !introduces[next] && digit(after) > 15 && !introduces[after]
+	case ampersand: // nor does a letter or a number sign
+		return !introduces[next] && !isAlnum(after) && after != ';' && !introduces[after]
 	case backslash: // what stands for itself behind it
 		return next != 0 && !special(next) && !introduces[next] && l.firsts[next] == 0 && !l.has(text[p-1], next)
 	default:

@@ -4,4 +4,4 @@ package needle
 
 const hasVectors = false
 
-func sieveAVX2(text []byte, t *sieve) (at int, mask uint32) { return sift(text, t) }
+func sieveAVX2(text []byte, t *sieve, masks []uint32) (n int) { return sift(text, t, masks) }
