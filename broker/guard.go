@@ -86,9 +86,13 @@ func (g *guarded) refuse(credential, where string) error {
 // look searches b and the border between it and what came before.
 func (g *guarded) look(b []byte) (credential string, leaked bool) {
 	text := b
-	if len(g.last) > 0 {
-		g.last = append(g.last, b...)
-		text = g.last
+	if n := len(g.last); n > 0 {
+		near := min(len(b), border)
+		g.last = append(g.last, b[:near]...)
+		if near == len(b) || g.begins(n) {
+			g.last = append(g.last, b[near:]...)
+			text = g.last
+		}
 	}
 	keep := len(text) // from where one may begin that has not ended
 	for from := 0; ; {
@@ -103,3 +107,13 @@ func (g *guarded) look(b []byte) (credential string, leaked bool) {
 		keep, from = min(keep, h.At), h.At+1
 	}
 }
+
+// begins reports whether a placeholder begins in the first n octets of last.
+func (g *guarded) begins(n int) bool {
+	h, ok := g.finder.set.NextPart(g.last, 0)
+	return ok && h.At < n
+}
+
+// border is how much of what comes next is looked at for how that goes on which began
+// before. Where that does not say, all of it is.
+const border = 512

@@ -31,10 +31,11 @@ func (s *Scrubber) Body(r io.ReadCloser) io.ReadCloser {
 	if s.idle() {
 		return r
 	}
-	return &body{set: s.set, src: r, buf: newBuffer(bodyBuffer)}
+	return &body{set: s.set, src: r}
 }
 
-// body reads ahead into buf, which is in three parts:
+// body reads ahead into buf, where the reader's own room does not do. It is in three
+// parts:
 //
 //	buf[:low]      handed out
 //	buf[low:clean] clean, to be handed out
@@ -76,6 +77,12 @@ func (b *body) Read(p []byte) (int, error) {
 			return 0, b.err
 		}
 		b.compact()
+		if b.fits(len(p)) {
+			if n := b.within(p); n > 0 {
+				return n, nil
+			}
+			continue
+		}
 		if !b.fill() {
 			b.clean = len(b.buf) // patience has ended
 			continue
@@ -85,6 +92,33 @@ func (b *body) Read(p []byte) (int, error) {
 	n := copy(p, b.buf[b.low:b.clean])
 	b.low += n
 	return n, nil
+}
+
+// fits reports whether n octets are room enough to read and search there: beside what is
+// held back, and where nothing that was handed out is needed.
+func (b *body) fits(n int) bool {
+	held := len(b.buf) - b.clean
+	return b.pending == nil && b.mark == b.clean && (held == 0 || n >= held+minRead && b.waits())
+}
+
+// within reads into p behind what is held back, and takes the secrets out there: nothing
+// is copied but what is held back then. It returns how many octets are clean.
+func (b *body) within(p []byte) int {
+	own := b.buf
+	held := copy(p, own[b.clean:])
+	n, err := b.src.Read(p[held:])
+	b.buf, b.err = p[:held+n], err
+	b.low, b.clean, b.mark, b.guess = 0, 0, 0, 0
+	b.scrub()
+	clean, keep := b.clean, min(b.clean, b.mark)
+	rest := b.buf[keep:]
+	if own == nil && len(rest) > 0 {
+		own = newBuffer(bodyBuffer)
+	}
+	b.buf = append(own[:0], rest...)
+	clear(p[clean : held+n]) // whoever has this room next is to find no beginning of a secret
+	b.low, b.clean, b.mark, b.guess = clean-keep, clean-keep, b.mark-keep, b.guess-keep
+	return clean
 }
 
 // spent holds buffers of bodies that were read to their end.
@@ -131,11 +165,24 @@ func (b *body) compact() {
 	b.low, b.clean, b.mark, b.guess = b.low-drop, b.clean-drop, b.mark-drop, b.guess-drop
 }
 
+// waits reports whether a read may take its time: nothing is held back, too much to be
+// let go, or the read will not wait.
+func (b *body) waits() bool {
+	return len(b.buf) == b.clean || len(b.buf)-b.guess > maxGuess || now(b.src)
+}
+
+func now(r io.Reader) bool {
+	s, ok := r.(interface{ Now() bool })
+	return ok && s.Now()
+}
+
 // fill reads once. It returns false if nothing came in time and what is held
 // back is little enough to be let go.
 func (b *body) fill() bool {
-	held := len(b.buf) - b.clean
-	wait := held == 0 || len(b.buf)-b.guess > maxGuess
+	wait := b.pending != nil && (len(b.buf) == b.clean || len(b.buf)-b.guess > maxGuess) || b.pending == nil && b.waits()
+	if b.buf == nil {
+		b.buf = newBuffer(bodyBuffer)
+	}
 	if b.pending == nil && wait {
 		b.buf = slices.Grow(b.buf, minRead) // more than bodyBuffer only beside what is held back
 		n, err := b.src.Read(b.buf[len(b.buf):cap(b.buf)])
