@@ -59,18 +59,15 @@ func (st *stream) boundedBy() rules.Reason {
 // offer is the GetConfigForClient of all streams: who cannot have another HTTP/2
 // connection is not offered one.
 func (s *Server) offer(h *tls.ClientHelloInfo) (*tls.Config, error) {
-	c, ok := h.Conn.(*clientConn)
-	if !ok {
-		return nil, errors.New("proxy: a connection that is not a stream's")
-	}
-	if c.st.run.draining.Load() {
+	st := streamOf(h.Conn)
+	if st.run.draining.Load() {
 		return s.tlsH1, nil // HTTP/2 takes no connection any more
 	}
 	if !slices.Contains(h.SupportedProtos, "h2") {
 		return nil, nil //nolint:nilnil // the configuration at hand
 	}
-	if c.st.takeH2() {
-		c.st.hand()
+	if st.takeH2() {
+		st.hand()
 		return nil, nil //nolint:nilnil // as above
 	}
 	if !slices.ContainsFunc(h.SupportedProtos, func(p string) bool { return slices.Contains(s.tlsH1.NextProtos, p) }) {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 )
 
 // clientConn is a sandbox's connection: with the bytes put back that were
@@ -56,6 +57,20 @@ func (c *clientConn) touch() {
 	if !c.active.Load() {
 		c.active.Store(true)
 	}
+}
+
+// socket returns what the connection is in the kernel; nil if it is carried by another,
+// or something is to be read before what comes there.
+func (c *clientConn) socket() syscall.RawConn {
+	sys, ok := c.Conn.(syscall.Conn)
+	if !ok || len(c.early) > 0 {
+		return nil
+	}
+	raw, err := sys.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return raw
 }
 
 // CloseWrite sends the end of the stream and keeps on reading.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"sallyport/proxy/bulk"
 	"sallyport/rules"
 )
 
@@ -38,7 +39,11 @@ func (r *run) inspectTLS(ctx context.Context, st *stream) {
 		st.finish(ctx, err)
 		return
 	}
-	r.inspect(ctx, st, t)
+	if st.h2 {
+		r.inspect(ctx, st, t) // net/http wants it as it is
+		return
+	}
+	r.inspect(ctx, st, bulk.Over(t, st.conn.socket()))
 }
 
 // handshake makes TLS with the client.
@@ -50,7 +55,7 @@ func (r *run) handshake(ctx context.Context, st *stream) (*tls.Conn, error) {
 	if err := st.deadline(r.cfg.Timeouts.Handshake); err != nil {
 		return nil, err
 	}
-	t := tls.Server(st.conn, r.tls)
+	t := tls.Server(bulk.Below(st.conn, st.conn.touch), r.tls)
 	// The deadline and cut end a handshake; a context would cost a goroutine.
 	return t, t.HandshakeContext(context.WithoutCancel(ctx))
 }

@@ -191,16 +191,13 @@ func (r *run) judgeName(ctx context.Context, st *stream, seen sniff.Result) bool
 
 // leafFor is the GetCertificate of all streams.
 func leafFor(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	c, ok := h.Conn.(*clientConn)
-	if !ok {
-		return nil, errors.New("proxy: a connection that is not a stream's")
-	}
-	if h.ServerName != c.st.hello {
+	st := streamOf(h.Conn)
+	if h.ServerName != st.hello {
 		return nil, errors.New("proxy: the server name is not the one that was judged")
 	}
-	cert, err := c.st.run.cfg.Leaf(h.Context(), c.st.leaf)
+	cert, err := st.run.cfg.Leaf(h.Context(), st.leaf)
 	if err != nil {
-		c.st.leafErr = err
+		st.leafErr = err
 	}
 	return cert, err
 }

@@ -252,6 +252,8 @@ func New(cfg Config) (*Server, error) {
 		// isolated bridge: post-quantum secrecy would protect nothing here and
 		// cost 8 % of a handshake.
 		CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384},
+		// For the same reason: nothing is won by small records, and each is a system call.
+		DynamicRecordSizingDisabled: true,
 	}
 	s.tlsH1 = s.tls.Clone()
 	s.tlsH1.NextProtos = s.tls.NextProtos[1:]

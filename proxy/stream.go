@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sallyport/proxy/bulk"
 	"sallyport/rules"
 	"sallyport/rules/gate"
 	"sallyport/rules/target"
@@ -101,10 +102,13 @@ func (s *Server) each(f func(*stream)) {
 	}
 }
 
-// streamOf returns the stream of a connection that net/http has.
+// streamOf returns the stream of a connection that net/http or crypto/tls has.
 func streamOf(c net.Conn) *stream {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
+	}
+	if s, ok := c.(*bulk.Socket); ok {
+		c = s.Conn
 	}
 	if cc, ok := c.(*clientConn); ok {
 		return cc.st

@@ -100,7 +100,7 @@ func (d *Dialer) openWire(ctx context.Context, t *ticket, upgrade bool) (*wire, 
 	}
 	key := t.key()
 	if !key.secure {
-		return newWire(tcp, tcp, t.pool, key)
+		return newWire(nil, tcp, t.pool, key)
 	}
 	c, err := d.handshake(ctx, t.tlsConfig(upgrade), tcp)
 	if err != nil {

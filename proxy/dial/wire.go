@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/control/silence"
+	"sallyport/proxy/bulk"
 	"sallyport/proxy/h1"
 	"sallyport/rules/target"
 )
@@ -59,8 +60,8 @@ type wire struct {
 	readBy time.Time // the deadline that is set for reading
 }
 
-// newWire takes conn, which is tcp or TLS over it.
-func newWire(conn, tcp net.Conn, pl *pool, key wireKey) (*wire, error) {
+// newWire takes tcp, and TLS over it if there is some.
+func newWire(secure *tls.Conn, tcp net.Conn, pl *pool, key wireKey) (*wire, error) {
 	sys, ok := tcp.(syscall.Conn)
 	if !ok {
 		return nil, fmt.Errorf("%T is not a socket", tcp)
@@ -68,6 +69,10 @@ func newWire(conn, tcp net.Conn, pl *pool, key wireKey) (*wire, error) {
 	raw, err := sys.SyscallConn()
 	if err != nil {
 		return nil, err
+	}
+	conn := tcp
+	if secure != nil {
+		conn = bulk.Over(secure, raw)
 	}
 	return &wire{conn: conn, raw: raw, in: h1.NewReader(conn), pool: pl, key: key}, nil
 }
@@ -304,6 +309,9 @@ func (d *delivery) Read(p []byte) (int, error) {
 // Ready tells whether Read will not wait.
 func (d *delivery) Ready() bool { return d.body.Ready() }
 
+// Now tells whether Read is certain not to wait.
+func (d *delivery) Now() bool { return d.body.Now() }
+
 // Close implements [io.Closer].
 func (d *delivery) Close() error {
 	d.end(false)
@@ -364,7 +372,7 @@ func (u *upgraded) Close() error {
 
 // handshake makes TLS over tcp, which it closes after an error.
 func (d *Dialer) handshake(ctx context.Context, cfg *tls.Config, tcp net.Conn) (*tls.Conn, error) {
-	t := tls.Client(tcp, cfg)
+	t := tls.Client(bulk.Below(tcp, nil), cfg)
 	if err := tcp.SetDeadline(clock().Add(d.cfg.Timeouts.TLS)); err != nil {
 		return nil, errors.Join(err, tcp.Close())
 	}

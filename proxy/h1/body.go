@@ -36,6 +36,19 @@ func (b *Body) Whole() bool { return b.whole.Load() }
 // Ready reports whether Read has something to say without waiting.
 func (b *Body) Ready() bool { return b.err != nil || b.r.Buffered() > 0 }
 
+// Now reports whether Read has something to say without waiting, and is certain of it:
+// the source is asked, if it has a method Ready that can tell.
+func (b *Body) Now() bool {
+	switch {
+	case b.err != nil:
+		return true
+	case b.Before != nil, b.left == 0: // who knows when the next chunk comes
+		return false
+	default:
+		return b.r.Buffered() > 0 || b.r.ready()
+	}
+}
+
 // Close implements [io.Closer]. What was not read stays unread.
 func (b *Body) Close() error {
 	if b.err == nil {

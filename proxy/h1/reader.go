@@ -276,6 +276,12 @@ func (r *Reader) read(p []byte) (int, error) {
 	return n, nil
 }
 
+// ready reports whether the source says that reading from it will not wait.
+func (r *Reader) ready() bool {
+	s, ok := r.src.(interface{ Ready() bool })
+	return ok && s.Ready()
+}
+
 // readPast is read without the buffer, which is empty.
 func (r *Reader) readPast(p []byte) (int, error) {
 	r.Release()
