@@ -103,7 +103,7 @@ func TestCredentialCommands(t *testing.T) {
 		{"show api", 0, "rotate api makes it good again", "revoked"},
 		{"rotate api", 0, "broker ok", "broker"},
 		{"test api", 0, "would set Authorization", "headers"},
-		{"test", 2, "takes 1 arguments", ""},
+		{"test", 2, "takes 1 argument,", ""},
 		{"ls -o yaml", 2, "yaml", ""},
 	}
 	st.askAll("", secret, beside...)
