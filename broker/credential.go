@@ -19,6 +19,7 @@ import (
 type bound struct {
 	doc            policyfile.Credential
 	revoked        bool
+	generation     string // other grants than of this one have ended
 	name, owner    string
 	env, secretEnv string
 	envFile        bool // env holds the path of a file
@@ -49,7 +50,7 @@ func (s *Server) bind(c policyfile.Credential, cfg Config) (*bound, error) {
 			fault(fmt.Errorf("placeholder env %q is not the name of a variable", env))
 		}
 	}
-	b := &bound{doc: c, revoked: cfg.Revoked(c.Name), name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, envFile: c.EnvFile, kind: string(c.Type)}
+	b := &bound{doc: c, revoked: cfg.Revoked(c.Name), generation: cfg.Generation(c.Name), name: c.Name, owner: c.Owner, env: c.Env, secretEnv: c.SecretEnv, envFile: c.EnvFile, kind: string(c.Type)}
 	fault(s.equip(b, cfg))
 	var err error
 	b.source, err = source.Open(c.Source, source.Config{

@@ -22,7 +22,7 @@ type Named struct {
 // sweepLocked ends the grants that no longer fit, and returns how many there were.
 func (s *Server) sweepLocked() (dropped int) {
 	for cell, c := range s.cells {
-		next := &cellGrants{run: c.run, grants: s.fitting(cell, c.run, c.grants)}
+		next := s.fitting(cell, c)
 		dropped += len(c.grants) - len(next.grants)
 		s.cells[cell] = next
 		maps.DeleteFunc(s.signIns[cell], func(name string, _ *signedIn) bool { return !next.has(name) })
@@ -59,6 +59,9 @@ func (s *Server) refresh(ctx context.Context, in Named) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
+	s.mu.Lock()
+	s.sweepLocked() // it may have been revoked while nobody could tell this process
+	s.mu.Unlock()
 	st := Status{Name: b.name, Type: b.kind, Owner: b.owner, Source: b.source.String(), Cells: []string{}}
 	st.Status, st.Error = b.state(ctx)
 	s.cfg.Log.InfoContext(ctx, "refreshed", "credential", b.name, "status", st.Status)

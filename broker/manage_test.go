@@ -34,8 +34,10 @@ func (k *kit) op(op string, in, out any) error {
 func TestRevokedCredential(t *testing.T) {
 	k := newKit(t)
 	gone := filepath.Join(k.dir, "revoked-")
+	generation := ""
 	k.tweak = func(c *broker.Config) {
 		c.Revoked = func(name string) bool { _, err := os.Stat(gone + name); return err == nil }
+		c.Generation = func(string) string { return generation }
 		c.Reread = func() (broker.Config, error) { return broker.Config{Credentials: k.creds}, nil }
 	}
 	k.stop()
@@ -86,6 +88,7 @@ func TestRevokedCredential(t *testing.T) {
 		t.Error("a revoked credential passes its test")
 	}
 	// Rotated: it may be granted again, to new runs.
+	generation = "2"
 	if err := os.Remove(gone + "api"); err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +96,19 @@ func TestRevokedCredential(t *testing.T) {
 	if err := k.op("/v1/credentials/refresh", broker.Named{Credential: "api"}, &st); err != nil || st.Status != "ok" {
 		t.Fatalf("%+v, %v", st, err)
 	}
+	rotated := func(when string) {
+		t.Helper()
+		if _, err := k.inject("https://api.test/v1/x"); err == nil {
+			t.Errorf("%s: a revoked grant is back", when)
+		} else {
+			wantDenied(t, err, rules.CredentialRevoked)
+		}
+	}
+	rotated("after a rotation")
+	k.stop()
+	k.start()
+	k.client.Attach(f)
+	rotated("after a rotation and a restart")
 	k.revoke("cell1")
 	k.grant("cell1", "run1", "api")
 	if _, err := k.inject("https://api.test/v1/x"); err != nil {

@@ -97,6 +97,11 @@ func (r role) play(ctx context.Context) error {
 			Source:    policyfile.Source{File: filepath.Join(r.Dir, "secret")},
 			Endpoints: []policyfile.Endpoint{{Host: host("api.test"), Ports: []uint16{443}, Methods: []string{"GET"}, Paths: paths("/v1/**")}},
 		}},
+		Revoked: func(name string) bool { _, err := os.Stat(filepath.Join(r.Dir, "revoked-"+name)); return err == nil },
+		Generation: func(name string) string {
+			b, _ := os.ReadFile(filepath.Join(r.Dir, "generation-"+name))
+			return string(b)
+		},
 		GatewayUID: gateway, Hold: r.Hold, CellsDir: filepath.Join(r.Dir, "cells"), UID: brokerUID, User: "sallyport-broker",
 		Now: time.Now, Log: slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	})
@@ -347,6 +352,67 @@ func TestKilledBrokerComesBack(t *testing.T) {
 	defer p.kill(t)
 	if text := <-done; !strings.Contains(text, "Bearer "+realToken) {
 		t.Errorf("inject: %s", text)
+	}
+}
+
+// TestRevokedGrantStaysEnded: after a revocation that was taken back, a broker that is
+// killed, or was down all along, gives the new secret to no run that had the old one.
+func TestRevokedGrantStaysEnded(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		down bool // while it is revoked and rotated
+	}{{"the broker is told, and killed after that", false}, {"the broker is down meanwhile", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir, socket, ln := world(t)
+			p := serve(t, dir, ln)
+			defer func() { p.kill(t) }()
+			ask := func(op, in string) string {
+				t.Helper()
+				uid := uint32(0)
+				if op == "inject" {
+					uid = gatewayUID
+				}
+				c := call(t, uid, socket, opCall{Op: "/v1/" + op, In: in})[0]
+				return c.Out + c.Err
+			}
+			var out broker.Grants
+			if err := json.Unmarshal([]byte(ask("grants", grantCell1)), &out); err != nil {
+				t.Fatal(err)
+			}
+			f := control.CellFile{Cell: "cell1", Run: "run1", Policy: "sha256:00", Sandbox: sandboxAddr, Gateway: sandboxAddr, Grants: out.Grants, Created: epoch}
+			if err := f.Write(filepath.Join(dir, "cells"), brokerUID); err != nil {
+				t.Fatal(err)
+			}
+			if tt.down {
+				p.kill(t)
+			}
+			mark := filepath.Join(dir, "revoked-api")
+			if err := errors.Join(os.WriteFile(mark, nil, 0o644), os.WriteFile(filepath.Join(dir, "generation-api"), []byte("2"), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			if !tt.down {
+				ask("credentials/revoke", `{"credential":"api"}`)
+			}
+			if err := os.Remove(mark); err != nil {
+				t.Fatal(err)
+			}
+			if !tt.down {
+				ask("credentials/refresh", `{"credential":"api"}`)
+				if text := ask("inject", injectCell1); !strings.Contains(text, "has ended") {
+					t.Errorf("before the kill: %s", text)
+				}
+				p.kill(t)
+			}
+			p = serve(t, dir, ln)
+			if text := ask("inject", injectCell1); !strings.Contains(text, "has ended") || strings.Contains(text, realToken) {
+				t.Errorf("a run of before the revocation: %s", text)
+			}
+			later := strings.NewReplacer("cell1", "cell2", "run1", "run2")
+			ask("grants", later.Replace(grantCell1))
+			if text := ask("inject", later.Replace(injectCell1)); !strings.Contains(text, "Bearer "+realToken) {
+				t.Errorf("twin, a run that begins after it: %s", text)
+			}
+		})
 	}
 }
 

@@ -38,6 +38,10 @@ type Config struct {
 	// Revoked reports whether a credential was revoked before this process began;
 	// the default knows of none.
 	Revoked func(name string) bool
+	// Generation tells, from where it outlives this process, which generation of a
+	// credential is in force: another one since each time that a revocation was taken
+	// back. The default knows of one only.
+	Generation func(name string) string
 	// GatewayUID is the only user who gets signatures.
 	GatewayUID uint32
 	// AdminUID is the only user who grants, revokes and lists: root, 0.
@@ -89,10 +93,19 @@ type Server struct {
 type cellGrants struct {
 	run    string
 	grants []control.Grant
+	ended  []string // credentials whose grant ended before the run
 }
 
 func (c *cellGrants) has(credential string) bool {
 	return slices.ContainsFunc(c.grants, func(g control.Grant) bool { return g.Credential == credential })
+}
+
+// holds reports whether the run may use b as it is: what was granted of an earlier
+// generation has ended, however it came back (ADR-0057).
+func (c *cellGrants) holds(b *bound) bool {
+	return b != nil && slices.ContainsFunc(c.grants, func(g control.Grant) bool {
+		return g.Credential == b.name && g.Generation == b.generation
+	})
 }
 
 // use is what is told about a credential.
@@ -119,6 +132,9 @@ func NewServer(cfg Config) (*Server, error) {
 	}
 	if cfg.Revoked == nil {
 		cfg.Revoked = func(string) bool { return false }
+	}
+	if cfg.Generation == nil {
+		cfg.Generation = func(string) string { return "" }
 	}
 	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), cells: map[string]*cellGrants{}, uses: map[string]*use{}, signIns: map[string]map[string]*signedIn{}}
 	creds, err := s.bindAll(cfg, nil)
@@ -148,7 +164,7 @@ func (s *Server) bindAll(cfg Config, old map[string]*bound) (map[string]*bound, 
 	var errs []error
 	for _, c := range cfg.Credentials {
 		b := old[c.Name]
-		if b == nil || c.Digest == "" || b.doc.Digest != c.Digest || b.revoked != cfg.Revoked(c.Name) {
+		if b == nil || c.Digest == "" || b.doc.Digest != c.Digest || b.revoked != cfg.Revoked(c.Name) || b.generation != cfg.Generation(c.Name) {
 			var err error
 			if b, err = s.bind(c, cfg); err != nil {
 				errs = append(errs, err)
@@ -204,21 +220,23 @@ func (s *Server) readCells() {
 		s.cfg.Log.Error("some cell files cannot be read; their cells get no credential", "cause", err)
 	}
 	for _, f := range files {
-		s.cells[f.Cell] = &cellGrants{run: f.Run, grants: s.fitting(f.Cell, f.Run, f.Grants)}
+		s.cells[f.Cell] = s.fitting(f.Cell, &cellGrants{run: f.Run, grants: f.Grants})
 	}
 }
 
-// fitting returns the grants that fit the credentials as they are.
-func (s *Server) fitting(cell, run string, grants []control.Grant) (fit []control.Grant) {
-	for _, g := range grants {
+// fitting returns what is left of c: the grants that fit the credentials as they are.
+func (s *Server) fitting(cell string, c *cellGrants) *cellGrants {
+	next := &cellGrants{run: c.run, ended: slices.Clone(c.ended)}
+	for _, g := range c.grants {
 		b := s.credential(g.Credential)
-		if b == nil || b.revoked || b.place() != g.Place || checkPlaceholders(g) != nil {
-			s.cfg.Log.Error("a grant no longer fits its credential and is dropped", "cell", cell, "run", run, "credential", g.Credential)
+		if b == nil || b.revoked || b.generation != g.Generation || b.place() != g.Place || checkPlaceholders(g) != nil {
+			s.cfg.Log.Error("a grant no longer fits its credential and is dropped", "cell", cell, "run", c.run, "credential", g.Credential)
+			next.ended = append(next.ended, g.Credential)
 			continue
 		}
-		fit = append(fit, g)
+		next.grants = append(next.grants, g)
 	}
-	return fit
+	return next
 }
 
 // Handler serves the broker's operations; [control.NewServer] takes it.
@@ -311,7 +329,7 @@ func (s *Server) grantOne(ctx context.Context, name string) (control.Grant, erro
 	if scheme, ok := b.scheme.(*sign.Login); ok {
 		return signInGrant(b, scheme, v)
 	}
-	g := control.Grant{Credential: name, Place: b.place()}
+	g := control.Grant{Credential: name, Place: b.place(), Generation: b.generation}
 	shapes := []string{string(v.Reveal())}
 	if s, ok := b.scheme.(sign.Shaper); ok {
 		if shapes, err = s.Shapes(v); err != nil {
@@ -519,7 +537,7 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Asked again: a revocation may have come while the source was read.
-	if c := s.cells[in.Cell]; c == nil || c.run != in.Run || !c.has(in.Credential) {
+	if c := s.cells[in.Cell]; c == nil || c.run != in.Run || !c.holds(s.credential(in.Credential)) {
 		return injectAnswer{}, refuse(http.StatusForbidden, rules.CredentialRevoked, "the grant was revoked")
 	}
 	u := s.uses[in.Credential]
@@ -587,6 +605,8 @@ func (s *Server) check(in injectRequest, b *bound) (sign.Request, *control.Error
 		return mismatch("no cell or no run")
 	case c == nil || c.run != in.Run: // the gateway asks for runs that were granted something
 		return sign.Request{}, refuse(http.StatusForbidden, rules.CredentialRevoked, "the grant of run %q in cell %q has ended", in.Run, in.Cell)
+	case c.has(in.Credential) && !c.holds(b), slices.Contains(c.ended, in.Credential):
+		return sign.Request{}, refuse(http.StatusForbidden, rules.CredentialRevoked, "the grant of %q to run %q has ended; runs that begin now get another", in.Credential, in.Run)
 	case !c.has(in.Credential):
 		return mismatch("run %q was not granted %q", in.Run, in.Credential)
 	case !in.Secure:

@@ -37,7 +37,7 @@ const coreShape = "0123456789abcdef0123456789abcdef"
 
 // signInGrant makes the placeholders of a grant of type oauth2-user.
 func signInGrant(b *bound, scheme *sign.Login, client secret.Value) (control.Grant, error) {
-	g := control.Grant{Credential: b.name, Place: b.place()}
+	g := control.Grant{Credential: b.name, Place: b.place(), Generation: b.generation}
 	core, err := newPlaceholder([]byte(coreShape))
 	if err != nil {
 		return g, err
@@ -169,7 +169,7 @@ func (s *Server) take(in injectRequest, state *signedIn, ans sign.LoginAnswer) *
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.cells[in.Cell]
-	if c == nil || c.run != in.Run || !c.has(in.Credential) || s.signIns[in.Cell][in.Credential] != state {
+	if c == nil || c.run != in.Run || !c.holds(s.credential(in.Credential)) || s.signIns[in.Cell][in.Credential] != state {
 		return refuse(http.StatusForbidden, rules.CredentialRevoked, "the grant was revoked")
 	}
 	switch {

@@ -70,6 +70,9 @@ type Grant struct {
 	// More are the other values that the sandbox gets, which never stand in a
 	// request: the secret half of a pair of keys.
 	More []Value `json:"more,omitempty"`
+	// Generation is that of the credential when the run was granted it: the grant is
+	// good as long as the credential has the same (ADR-0057).
+	Generation string `json:"generation,omitempty"`
 }
 
 // Value is a placeholder and the variable that holds it inside.

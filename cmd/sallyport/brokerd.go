@@ -64,7 +64,7 @@ func runBroker(ctx context.Context, inst instance, log *slog.Logger) error {
 		return err
 	}
 	s, err := broker.NewServer(broker.Config{
-		Credentials: cfg.Credentials, Transport: way, Reread: reread, Revoked: inst.isRevoked, GatewayUID: uint32(who.gateway.uid), AdminUID: 0, CellsDir: inst.cells(),
+		Credentials: cfg.Credentials, Transport: way, Reread: reread, Revoked: inst.isRevoked, Generation: inst.generation, GatewayUID: uint32(who.gateway.uid), AdminUID: 0, CellsDir: inst.cells(),
 		Keep: keeper(inst.store(who), who), UID: uint32(who.broker.uid), User: brokerUser, LookupEnv: os.LookupEnv, Now: time.Now, Log: log,
 	})
 	if err != nil {

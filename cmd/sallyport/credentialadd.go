@@ -254,7 +254,7 @@ func (t *credentialTask) unrevoke() error {
 	if t.custom() {
 		return nil
 	}
-	return ignoreMissing(os.Remove(t.inst.revoked(t.name)))
+	return t.inst.unrevoke(t.name)
 }
 
 // done has the daemons take up the change, and tells what came of it.
@@ -303,7 +303,7 @@ func (t *credentialTask) revoke(ctx context.Context) (changedOut, error) {
 
 // mark revokes the credential of the instance, for good and, if it is up, at once.
 func (t *credentialTask) mark(ctx context.Context) (state string, grants int, err error) {
-	if err := errors.Join(os.MkdirAll(t.inst.state("revoked"), 0o755), os.WriteFile(t.inst.revoked(t.name), nil, 0o644)); err != nil {
+	if err := t.inst.revoke(t.name); err != nil {
 		return "", 0, fmt.Errorf("revoking: %w", err)
 	}
 	if _, up := supervisorPID(t.inst); !up {

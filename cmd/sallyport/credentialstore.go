@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,17 +21,6 @@ func (i instance) secretsIdentity() string { return i.state("secrets-key", "iden
 // store is where the instance's secrets are kept.
 func (i instance) store(who accounts) store.Store {
 	return store.Store{Dir: i.secrets(), Identity: i.secretsIdentity(), UID: who.broker.uid, GID: who.broker.gid}
-}
-
-func (i instance) revoked(name string) string {
-	return i.state("revoked", name)
-}
-
-// isRevoked reports whether a credential was revoked. Where that cannot be told
-// it is taken to be.
-func (i instance) isRevoked(name string) bool {
-	_, err := os.Lstat(i.revoked(name))
-	return !errors.Is(err, fs.ErrNotExist)
 }
 
 func addStore(c *cobra.Command) {
