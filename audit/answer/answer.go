@@ -73,6 +73,8 @@ type Story struct {
 	Lookup *audit.Record `json:"lookup,omitempty"`
 	Run    *audit.Record `json:"run_start,omitempty"`
 	Policy *audit.Record `json:"policy_load,omitempty"`
+	// Approval is the decision that made the rule, where an approval is the rule.
+	Approval *audit.Record `json:"approval,omitempty"`
 	// Others complete or concern the same request: a credential's refusal.
 	Others []audit.Record `json:"others,omitempty"`
 }
@@ -128,6 +130,13 @@ func (s *Story) surroundings(ctx context.Context, x *index.Index) error {
 	if s.Host != "" && s.Kind != audit.DNS && s.Record.Run != "" {
 		s.Lookup, err = maybe("WHERE r.run = ? AND r.run <> '' AND r.kind = 'dns' AND r.host = ? AND r.cell = ? AND +r.seq < ? ORDER BY +r.seq DESC",
 			s.Record.Run, s.Host, s.Cell, int64(s.Seq))
+		if err != nil {
+			return err
+		}
+	}
+	if asked, ok := strings.CutPrefix(s.Where, "access:"); ok && s.Scope == "approval" {
+		s.Approval, err = maybe("WHERE r.ref = ? AND r.ref <> '' AND r.kind = 'access.decided' AND r.run = ? AND +r.seq < ? ORDER BY +r.seq DESC",
+			asked, s.Record.Run, int64(s.Seq))
 		if err != nil {
 			return err
 		}

@@ -201,7 +201,7 @@ func What(r *audit.Record) string {
 	case audit.Credential:
 		return join(event(r), r.Method, place(r), via(r.Credential), r.Error)
 	case audit.Admit:
-		return join(r.Method, place(r), via(r.Credential), r.Error)
+		return join(r.Method, place(r), approved(r), via(r.Credential), r.Error)
 	case audit.Refuse:
 		return join(r.Method, place(r), via(r.Credential), arrow(told(r)), r.Error)
 	case audit.RunStart, audit.RunEnd:
@@ -259,6 +259,14 @@ func arrow(answer string) string {
 		return ""
 	}
 	return "-> " + answer
+}
+
+// approved tells that what let a request in is an approval, not the policy.
+func approved(r *audit.Record) string {
+	if r.Scope != "approval" {
+		return ""
+	}
+	return "by approval"
 }
 
 func via(credential string) string {

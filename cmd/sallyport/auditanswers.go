@@ -17,6 +17,7 @@ import (
 	"sallyport/audit/answer"
 	"sallyport/audit/index"
 	"sallyport/audit/query"
+	"sallyport/rules"
 	"sallyport/rules/gate"
 )
 
@@ -41,6 +42,7 @@ func printStory(w io.Writer, s *answer.Story) error {
 		{"about", query.What(&s.Step.Record)},
 		{"path", hashedPath(&s.Step.Record)},
 		{"rule", join(" at ", s.Rule, s.Where)},
+		{"approved", approvedBy(s)},
 		{"credential", s.Credential},
 		{"query", s.Query},
 		{"values", s.Values},
@@ -48,8 +50,8 @@ func printStory(w io.Writer, s *answer.Story) error {
 		{"error", s.Error},
 	}
 	if s.Done != nil {
-		rows = append(rows, [2]string{"outcome", query.Outcome(s.Done)},
-			[2]string{"", join(" ", "record "+s.Done.ID, join("to ", "", s.Done.Addr))})
+		rows = append(rows, [2]string{"outcome", join(" ", denial(s.Done), query.Outcome(s.Done))},
+			[2]string{"", join(" ", "record "+s.Done.ID, join("to ", "", s.Done.Addr))}, [2]string{"", s.Done.Error})
 	} else if s.Kind == audit.Admit {
 		rows = append(rows, [2]string{"outcome", "not recorded: still going on, or cut off by a crash"})
 	}
@@ -74,6 +76,17 @@ func printStory(w io.Writer, s *answer.Story) error {
 		rows = append(rows, [2]string{"policy", s.Step.Record.Policy}, [2]string{"", since})
 	}
 	return printFields(w, rows)
+}
+
+// approvedBy says which approval let a request in, "" if none did.
+func approvedBy(s *answer.Story) string {
+	if s.Scope != rules.ApprovalScope.String() || s.Kind == audit.AccessDecided {
+		return ""
+	}
+	if s.Approval == nil {
+		return "by an approval that the log does not tell of"
+	}
+	return join(", ", query.What(s.Approval), "record "+s.Approval.ID)
 }
 
 // hashedPath is a path of keyed hashes, which other lines shorten.
@@ -152,14 +165,20 @@ func timeline(c *cobra.Command, x *index.Index, asked string, asJSON bool) error
 			began = s.Time
 			fmt.Fprintf(w, "run %s, from %s\n", query.Printable(run), stamp(began))
 		}
-		what := query.What(&s.Record)
-		if s.Done != nil {
-			what += " => " + query.Outcome(s.Done)
-		}
-		fmt.Fprintf(w, "%10.3f %s\n", s.Time.Sub(began).Seconds(),
-			query.Fit(query.Printable(join(" ", string(s.Kind), join(" ", denial(&s.Record), what))), 89))
+		fmt.Fprintf(w, "%10.3f %s\n", s.Time.Sub(began).Seconds(), query.Fit(query.Printable(stepLine(&s)), 89))
 	}
 	return w.Flush()
+}
+
+// stepLine is what a line of a timeline says. A refusal that came after the
+// admission stands where every other does: before the request.
+func stepLine(s *answer.Step) string {
+	said, what := denial(&s.Record), query.What(&s.Record)
+	if s.Done != nil {
+		said = or(said, denial(s.Done))
+		what = join(" ", what+" => "+query.Outcome(s.Done), s.Done.Error)
+	}
+	return join(" ", join(" ", string(s.Kind), said), what)
 }
 
 func denial(r *audit.Record) string {

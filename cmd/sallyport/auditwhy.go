@@ -12,6 +12,7 @@ import (
 	"sallyport/audit"
 	"sallyport/audit/answer"
 	"sallyport/audit/index"
+	"sallyport/audit/query"
 	"sallyport/rules"
 	"sallyport/rules/gate"
 	"sallyport/rules/policyfile"
@@ -23,6 +24,10 @@ type why struct {
 	ID       string   `json:"id"`
 	Asked    string   `json:"asked"`
 	Recorded recorded `json:"recorded"`
+	// Then is the refusal that came after the admission that Recorded is of.
+	Then *recorded `json:"then_refused,omitempty"`
+	// Approved says which approval let the request in; the policy is asked without it.
+	Approved string `json:"approved,omitempty"`
 	// Same tells that the policy alone decides as it is recorded. If not, what
 	// decided was not in the policy: an address, a client, a limit. It is nil
 	// where no verdict is recorded, as of what a credential was used for.
@@ -87,7 +92,10 @@ func askWhy(c *cobra.Command, args []string, x *index.Index) (*why, error) {
 		return nil, err
 	}
 	rec := &s.Step.Record
-	out := &why{ID: rec.ID, Asked: asked(rec), Recorded: recorded{string(rec.Kind), rec.Verdict, rec.Reason, rec.Rule, rec.Where, rec.Scope, rec.Policy, rec.Error}}
+	out := &why{ID: rec.ID, Asked: asked(rec), Recorded: recordedOf(rec), Approved: approvedBy(s)}
+	if s.Done != nil && query.Denied(s.Done) {
+		out.Then = new(recordedOf(s.Done))
+	}
 	req, err := requestOf(rec)
 	switch {
 	case errors.Is(err, errNoDecision):
@@ -113,6 +121,10 @@ func askWhy(c *cobra.Command, args []string, x *index.Index) (*why, error) {
 	}
 	out.Policy = explained(p.rules, req, &d, out.Asked)
 	return out, nil
+}
+
+func recordedOf(r *audit.Record) recorded {
+	return recorded{string(r.Kind), r.Verdict, r.Reason, r.Rule, r.Where, r.Scope, r.Policy, r.Error}
 }
 
 // asked is the question of a record as people write it.
@@ -201,14 +213,25 @@ func printWhy(w io.Writer, y *why) error {
 	if rec.Verdict == "" {
 		rows[0][1] = fmt.Sprintf("no verdict: it is of kind %s", rec.Kind)
 	}
+	if y.Approved != "" {
+		rows = append(rows, [2]string{"let in by", fmt.Sprintf("rule %s at %s, which is an approval: %s", rec.Rule, rec.Where, y.Approved)})
+	}
+	if y.Then != nil {
+		rows = append(rows, [2]string{"then", fmt.Sprintf("refused after it was admitted: %s", join(": ", y.Then.Reason, y.Then.Error))})
+	}
 	if y.Policy == nil {
 		rows = append(rows, [2]string{"about", y.Asked}, [2]string{"rule", join(" at ", rec.Rule, rec.Where)}, [2]string{"scope", rec.Scope},
 			[2]string{"policy", rec.Policy}, [2]string{"error", rec.Error}, [2]string{"not asked", "again: " + y.NotAsked})
 		return printFields(w, rows)
 	}
-	fmt.Fprintf(w, "recorded: %s\n", rows[0][1])
+	for _, r := range rows {
+		printWrapped(w, "", query.Printable(r[0]+": "+r[1]))
+	}
+	if y.Approved != "" {
+		fmt.Fprintln(w, "What the policy says without the approval:")
+	}
 	printExplanation(w, y.Policy)
-	if y.Same != nil && !*y.Same {
+	if y.Same != nil && !*y.Same && y.Approved == "" {
 		fmt.Fprintln(w, "The policy alone decides otherwise: what decided was found out beside it, such as an\n"+
 			"address, a credential, a client or a limit, or was not recorded.")
 	}
