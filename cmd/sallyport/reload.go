@@ -72,6 +72,7 @@ type reloader struct {
 	turns  map[string]*turn       // of every run that is there
 	passes int64
 	fault  string // of the watch, as it was told last
+	creds  string // what became of the credential files when they were read last: "ok" or what is wrong
 }
 
 // policyLoader reads a policy: loadPolicy.
@@ -97,7 +98,7 @@ func (s *supervisor) openReloader() (*reloader, error) {
 	if err != nil {
 		return nil, errors.Join(hint(err, "sysctl fs.inotify.max_user_instances fs.inotify.max_user_watches"), l.Close())
 	}
-	r := &reloader{s: s, control: l, files: w, load: loadPolicy, byCell: map[string]reloadedRun{}}
+	r := &reloader{s: s, control: l, files: w, load: loadPolicy, byCell: map[string]reloadedRun{}, creds: "ok"}
 	r.seen, r.turns = map[string][]string{}, map[string]*turn{}
 	return r, nil
 }
@@ -154,14 +155,22 @@ func (r *reloader) handler() http.Handler {
 type followOut struct {
 	Last    *reloadOut    `json:"last,omitempty"`
 	Refused []reloadedRun `json:"refused"` // runs whose file is not what is in force
-	Watch   string        `json:"watch"`   // "ok" or what cannot be watched
-	Ships   []string      `json:"ships"`   // collectors that records are shipped to
+	// Credentials is "ok", or why the files are not what is in force; they are in
+	// CredentialDir, "" for none.
+	Credentials   string `json:"credentials"`
+	CredentialDir string `json:"credential_dir,omitempty"`
+
+	Watch string   `json:"watch"` // "ok" or what cannot be watched
+	Ships []string `json:"ships"` // collectors that records are shipped to
 }
 
 func (r *reloader) status() followOut {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := followOut{Last: r.last, Refused: []reloadedRun{}, Watch: r.files.fault(), Ships: append([]string{}, r.s.collectors...)}
+	out := followOut{
+		Last: r.last, Refused: []reloadedRun{}, Watch: r.files.fault(), Ships: append([]string{}, r.s.collectors...),
+		Credentials: r.creds, CredentialDir: r.s.credentialDir,
+	}
 	for _, cell := range slices.Sorted(maps.Keys(r.byCell)) {
 		if run := r.byCell[cell]; run.Outcome == refused {
 			out.Refused = append(out.Refused, run)
@@ -173,10 +182,9 @@ func (r *reloader) status() followOut {
 // reload reads credentials and the policies of all runs again.
 func (r *reloader) reload(ctx context.Context, trigger string) reloadOut {
 	out := reloadOut{Time: time.Now().UTC(), Trigger: trigger, Credentials: "ok"}
-	changed, err := r.renewCredentials(ctx)
+	changed, err := r.renewCredentials(ctx, trigger)
 	if err != nil {
 		out.Credentials = err.Error()
-		r.s.tell("the credential files are refused; those before stay in force", err, "dir", r.s.credentialDir)
 	}
 	p := r.newPass(trigger)
 	out.Runs = p.each(ctx, p.cells)
@@ -199,10 +207,65 @@ func (r *reloader) mendedLocked(out *reloadOut) bool {
 	return r.last != nil && !r.last.ok() && out.ok()
 }
 
-func (r *reloader) renewCredentials(ctx context.Context) (changed bool, err error) {
+func (r *reloader) renewCredentials(ctx context.Context, trigger string) (changed bool, err error) {
 	r.secrets.Lock()
 	defer r.secrets.Unlock()
-	return r.s.reloadCredentials(ctx)
+	changed, err = r.s.reloadCredentials(ctx)
+	is := "ok"
+	if err != nil {
+		is = err.Error()
+	}
+	r.mu.Lock()
+	was := r.creds
+	r.creds = is
+	r.mu.Unlock()
+	if err != nil && ctx.Err() == nil && (trigger != "files" || was != is) {
+		r.refuseCredentials(ctx, err)
+	}
+	return changed, err
+}
+
+// refuseCredentials tells people and the log that the credential files were not
+// put in force. A line of such a file may hold what should not be there, a secret:
+// the log gets the places alone.
+func (r *reloader) refuseCredentials(ctx context.Context, err error) {
+	r.s.tell("the credential files are refused; those before stay in force", err, "dir", r.s.credentialDir)
+	raw, jsonErr := json.Marshal(struct {
+		File string `json:"file"`
+	}{r.s.credentialDir})
+	rec := audit.Record{Kind: audit.PolicyRefuse, Error: "the credential files: " + placesIn(err), Data: raw}
+	if err := errors.Join(jsonErr, callGateway(ctx, r.s.inst, "/v1/record", rec, nil)); err != nil {
+		r.s.log.Error("recording that the credential files are refused", "cause", err)
+	}
+}
+
+// placesIn returns where the errors of files are, without what stands there; an error
+// that is of no line says what it says.
+func placesIn(err error) string {
+	switch e := err.(type) { //nolint:errorlint // every error of the tree is looked at, one by one
+	case policyfile.Errors:
+		var list []string
+		for _, one := range e {
+			list = append(list, fmt.Sprintf("%s:%d:%d", one.File, one.Line, one.Column))
+		}
+		return strings.Join(list, ", ")
+	case interface{ Unwrap() []error }:
+		var list []string
+		for _, one := range e.Unwrap() {
+			list = append(list, placesIn(one))
+		}
+		return strings.Join(list, ", ")
+	}
+	if in := errors.Unwrap(err); in != nil && holdsLines(in) {
+		return placesIn(in)
+	}
+	return err.Error()
+}
+
+// holdsLines reports whether an error quotes lines of a file.
+func holdsLines(err error) bool {
+	_, ok := errors.AsType[policyfile.Errors](err)
+	return ok
 }
 
 // greet reads the policies of runs that began since: their files may have changed

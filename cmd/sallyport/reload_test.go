@@ -452,6 +452,44 @@ func TestReloadCredentials(t *testing.T) {
 	}
 }
 
+// A credential file that is refused when it changes is told by status until it is
+// mended, and recorded, without what stands in it.
+func TestRefusedCredentialsAreTold(t *testing.T) {
+	st := newStage(t)
+	st.must(st.reloader.s.lock(t.Context()))
+	if code, _, errs := st.command("status"); code != 0 {
+		t.Fatalf("status before = %d, %s", code, errs)
+	}
+	st.write("creds/api.yaml", fmt.Sprintf(stageCredential, "sk_live_oops"))
+	for range 2 { // nothing changes: it is told once
+		if out := st.reloader.reload(t.Context(), "files"); out.ok() {
+			t.Fatalf("reload: %+v", out)
+		}
+	}
+	code, out, errs := st.command("status")
+	if code != exitFailed || !strings.Contains(errs, "are refused, those before stay in force: "+st.path("creds/api.yaml")+":6:") ||
+		!strings.Contains(errs, "hint: mend it") || !strings.Contains(out, "refused      "+st.path("creds/api.yaml")) {
+		t.Errorf("status = %d\n%s%s", code, out, errs)
+	}
+	if code, out, _ := st.command("status", "-o", "json"); code != exitFailed || !strings.Contains(out, `"credential_dir"`) {
+		t.Errorf("status -o json = %d\n%s", code, out)
+	}
+	recs := st.records(audit.PolicyRefuse)
+	if len(recs) != 1 || !strings.Contains(recs[0].Error, "the credential files: "+st.path("creds/api.yaml")+":6:") {
+		t.Fatalf("records: %+v", recs)
+	}
+	if text := fmt.Sprint(recs[0].Error, string(recs[0].Data)); strings.Contains(text, "sk_live_oops") || !strings.Contains(text, st.path("creds")) {
+		t.Errorf("the record says %s", text)
+	}
+	st.write("creds/api.yaml", fmt.Sprintf(stageCredential, st.path("token")))
+	if out := st.reloader.reload(t.Context(), "files"); !out.ok() {
+		t.Errorf("mended: %+v", out)
+	}
+	if code, out, errs := st.command("status"); code != 0 || errs != "" || strings.Contains(out, "refused") {
+		t.Errorf("status when it is mended = %d\n%s%s", code, out, errs)
+	}
+}
+
 // A change of any file that a policy is made of is seen, and one that comes between
 // the reading for a run and its beginning too.
 func TestChangedFilesAreFollowed(t *testing.T) {

@@ -133,6 +133,10 @@ func (r *statusReport) fault() error {
 		return hint(fmt.Errorf("cell %s: %s is refused, the policy before stays in force: %s", run.Cell, run.File, run.Error),
 			"sallyport policy lint %s", run.Lint)
 	}
+	if bad := r.Reload.Credentials; bad != "ok" {
+		return hint(fmt.Errorf("the credential files in %s are refused, those before stay in force: %s", r.Reload.CredentialDir, firstLine(bad)),
+			"mend it: it is read again by itself; all of the error: %s", instance{r.Instance}.typed("policy reload"))
+	}
 	if r.Reload.Watch != "ok" {
 		return fmt.Errorf("changes of files are not seen: %s", r.Reload.Watch)
 	}
@@ -152,6 +156,11 @@ func (r *statusReport) fault() error {
 		}
 	}
 	return nil
+}
+
+func firstLine(s string) string {
+	first, _, _ := strings.Cut(s, "\n")
+	return first
 }
 
 // line says in one line how the collector fares.
@@ -194,6 +203,12 @@ func printStatus(w io.Writer, r *statusReport) error {
 			word = "something was refused"
 		}
 		rows = append(rows, []string{"last reload", fmt.Sprintf("%s by %s: %s", last.Time.Format(time.RFC3339), last.Trigger, word)})
+	}
+	if bad := r.Reload.Credentials; bad != "ok" {
+		rows = append(rows, []string{"refused", query.Printable(firstLine(bad))})
+	}
+	for _, run := range r.Reload.Refused {
+		rows = append(rows, []string{"refused", query.Printable(fmt.Sprintf("cell %s: %s", run.Cell, firstLine(run.Error)))})
 	}
 	for _, c := range r.Credentials {
 		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %s", c.Name, c.Type, c.Status, counted(c.Uses, "time"))})
