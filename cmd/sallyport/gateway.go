@@ -62,7 +62,7 @@ func runGateway(ctx context.Context, inst instance, o logOptions, log *slog.Logg
 		return err
 	}
 	defer socks.close()
-	g, err := openGateway(ctx, inst, o, log)
+	g, err := openWithRoom(ctx, inst, o, socks.control, log)
 	if err != nil {
 		return err
 	}

@@ -78,7 +78,7 @@ func status(ctx context.Context, inst instance) (*statusReport, error) {
 	}
 	r.Supervisor, _ = supervisorPID(inst)
 	if err := callGateway(ctx, inst, "/v1/status", empty{}, &r.Gateway); err != nil {
-		return nil, err
+		return nil, explainNoRoom(inst, err)
 	}
 	if err := callUp(ctx, inst, "/v1/status", &r.Reload); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func shippers(inst instance, collectors []string, signed uint64) []shipperOut {
 // fault returns the first thing that is wrong, for the exit code.
 func (r *statusReport) fault() error {
 	if r.Gateway.Ready != "ok" {
-		return fmt.Errorf("the log cannot be written: %s", r.Gateway.Ready)
+		return hint(fmt.Errorf("the log cannot be written: %s", r.Gateway.Ready), "%s", makeRoom(instance{r.Instance}))
 	}
 	if r.Broker != "ok" {
 		return fmt.Errorf("the broker does not answer: %s", r.Broker)

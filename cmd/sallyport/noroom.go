@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"sallyport/control"
+)
+
+// noRoomTurn is how long a gateway without room tells so before it tries again.
+const noRoomTurn = time.Second
+
+// openWithRoom is openGateway on a disk that may be full. A gateway that begins
+// there, because the one before died, cannot record and so admits nothing; until
+// there is room it stays and says why, to commands and to whoever watches over it.
+func openWithRoom(ctx context.Context, inst instance, o logOptions, ctl net.Listener, log *slog.Logger) (*gateway, error) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	for told := false; ; told = true {
+		g, err := openGateway(ctx, inst, o, log)
+		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+			return g, err
+		}
+		if !told {
+			log.Error("nothing is let through until there is room for the log", "cause", err, "dir", inst.auditDir())
+		}
+		if serveErr := tellNoRoom(ctx, inst, ctl, err); serveErr != nil || ctx.Err() != nil {
+			return nil, errors.Join(err, serveErr)
+		}
+	}
+}
+
+// tellNoRoom answers every call with why nothing can be recorded, for a turn.
+func tellNoRoom(ctx context.Context, inst instance, ctl net.Listener, cause error) error {
+	ctx, cancel := context.WithTimeout(ctx, noRoomTurn)
+	defer cancel()
+	again, err := sameListener(ctl)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", control.Handle(rootOnly, func(context.Context, json.RawMessage) (empty, error) {
+		return empty{}, &control.Error{Status: http.StatusServiceUnavailable, Text: "the log cannot be written, so nothing is let through: " + cause.Error()}
+	}))
+	servers := []func(context.Context) error{
+		func(ctx context.Context) error { return serveHTTP(ctx, control.NewServer(mux), again) },
+	}
+	cfg, err := loadGatewayConfig(inst.run("config.yaml"))
+	if err != nil {
+		return errors.Join(err, again.Close())
+	}
+	l, err := listenHealth(ctx, cfg.Metrics)
+	if err != nil {
+		return errors.Join(err, again.Close())
+	}
+	if l != nil {
+		h := healthHandler(newMetrics(func() int { return 0 }, func() error { return cause }), func() error { return cause })
+		s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
+		servers = append(servers, func(ctx context.Context) error { return serveHTTP(ctx, s, l) })
+	}
+	return serveAll(ctx, servers...)
+}
+
+// sameListener returns a listener on the same socket, which can be closed by itself.
+func sameListener(l net.Listener) (net.Listener, error) {
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		return nil, fmt.Errorf("the control socket is a %T", l)
+	}
+	f, err := u.File()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return net.FileListener(f)
+}
+
+// explainNoRoom says what helps where the gateway cannot record.
+func explainNoRoom(inst instance, err error) error {
+	if refusal, ok := errors.AsType[*control.Error](err); ok && refusal.Status == http.StatusServiceUnavailable {
+		return hint(err, "%s", makeRoom(inst))
+	}
+	return err
+}
+
+func makeRoom(inst instance) string {
+	return fmt.Sprintf("df -h %s: make room there, egress resumes by itself", inst.auditDir())
+}
