@@ -148,7 +148,9 @@ func (s *supervisor) endRuns(ctx context.Context, l *launcher.Launcher) {
 		fmt.Fprintf(s.out, "ending the run in cell %s\n", r.Cell)
 		if err := syscall.Kill(r.PID, syscall.SIGTERM); err != nil {
 			s.log.Error("ending a run", "cell", r.Cell, "pid", r.PID, "cause", err)
+			continue
 		}
+		s.ended = append(s.ended, r.Cell)
 	}
 	if err := l.WaitIdle(ctx); err != nil {
 		s.log.Error("a run does not end", "cause", err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -313,33 +314,80 @@ func reconcile(c *cobra.Command, inst instance, asJSON bool) error {
 	if !exists(inst.state("ca")) {
 		return usage(hint(fmt.Errorf("there is no instance %q: %s does not exist", inst.name, inst.state()), "%s", inst.typed("up")))
 	}
-	report, err := clearInstance(c, inst)
+	out, err := clearInstance(c, inst)
 	if err != nil {
 		return err
 	}
-	report.Removed, report.Live = append([]string{}, report.Removed...), append([]string{}, report.Live...)
 	if asJSON {
-		return printJSON(c.OutOrStdout(), report)
+		return printJSON(c.OutOrStdout(), out)
 	}
-	for _, cell := range report.Removed {
-		fmt.Fprintln(c.OutOrStdout(), "removed what was left of the run in cell", cell)
-	}
-	if len(report.Removed) == 0 {
-		fmt.Fprintln(c.OutOrStdout(), "nothing was left")
-	}
-	return nil
+	return out.print(c.OutOrStdout())
 }
 
-func clearInstance(c *cobra.Command, inst instance) (launcher.Report, error) {
+// clearedOut is what reconcile found, and did.
+type clearedOut struct {
+	Live    []string `json:"live"`    // cells of launchers at work
+	Removed []string `json:"removed"` // cells of dead ones
+	Ended   []string `json:"ended"`   // of those at work, which had nobody to work under
+}
+
+func (o *clearedOut) print(w io.Writer) error {
+	var b strings.Builder
+	for _, cell := range o.Removed {
+		fmt.Fprintln(&b, "removed what was left of the run in cell", cell)
+	}
+	for _, cell := range o.Ended {
+		fmt.Fprintln(&b, "ended the run in cell", cell+", which went on without up")
+	}
+	if b.Len() == 0 {
+		fmt.Fprintln(&b, "nothing was left")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func clearInstance(c *cobra.Command, inst instance) (*clearedOut, error) {
+	var report launcher.Report
+	var ended []string
 	if _, up := supervisorPID(inst); !up {
-		s := newSupervisor(inst, c.ErrOrStderr(), c.ErrOrStderr())
-		defer s.group.stop()
+		s := newSupervisor(inst, io.Discard, c.ErrOrStderr())
+		// What the daemons say is of interest if they do not start. That secrets may be
+		// swapped and grants no longer fit is not: there are no credentials here.
+		var said heldWriter
+		s.err = &said
 		err := s.start(c.Context(), upOptions{})
-		return s.cleared, err
+		s.group.stop()
+		if err != nil {
+			return nil, errors.Join(said.writeTo(c.ErrOrStderr()), err)
+		}
+		report, ended = s.cleared, s.ended
+	} else {
+		l, err := openLauncher(c.Context(), inst, c.ErrOrStderr(), false)
+		if err != nil {
+			return nil, err
+		}
+		if report, err = l.Reconcile(c.Context()); err != nil {
+			return nil, err
+		}
 	}
-	l, err := openLauncher(c.Context(), inst, c.ErrOrStderr(), false)
-	if err != nil {
-		return launcher.Report{}, err
-	}
-	return l.Reconcile(c.Context())
+	return &clearedOut{append([]string{}, report.Live...), append([]string{}, report.Removed...), append([]string{}, ended...)}, nil
+}
+
+// heldWriter keeps what several write until it is known whether it is of interest.
+type heldWriter struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (h *heldWriter) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.b.Write(p)
+}
+
+func (h *heldWriter) writeTo(w io.Writer) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, err := h.b.WriteTo(w)
+	return err
 }

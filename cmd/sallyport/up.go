@@ -99,6 +99,7 @@ type supervisor struct {
 	shipAs     account
 	runs       *launcher.Launcher
 	cleared    launcher.Report // what an earlier start had left
+	ended      []string        // cells whose runs were told to end
 }
 
 // up runs until ctx ends; hup has it read again what may change. Everything that

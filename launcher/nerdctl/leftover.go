@@ -84,7 +84,34 @@ func (e *Engine) SweepAll(ctx context.Context) error {
 			errs = append(errs, e.sweep(id))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.killShims(found))...)
+}
+
+// killShims ends the shims of containers that do not exist. A shim outlives its
+// containerd; one whose container goes while that is dead is told to end by nobody.
+func (e *Engine) killShims(found []Found) error {
+	return eachProcess(func(pidfd int, dir string) error {
+		cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil {
+			return nil //nolint:nilerr // it has ended
+		}
+		args := strings.Split(string(cmdline), "\x00")
+		id := after(args, "-id")
+		if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-") || !containerID(id) ||
+			after(args, "-namespace") != e.cfg.Instance || after(args, "-address") != e.cfg.socket() ||
+			slices.ContainsFunc(found, func(f Found) bool { return f.ID == id }) {
+			return nil
+		}
+		return killAndWait(pidfd)
+	})
+}
+
+// after is what follows a flag, "" if nothing does.
+func after(args []string, flag string) string {
+	if i := slices.Index(args, flag); i >= 0 && i+1 < len(args) {
+		return args[i+1]
+	}
+	return ""
 }
 
 // files are the directories that nerdctl keeps for a container.
@@ -148,11 +175,22 @@ func remove(path string) error {
 
 // killClients ends every nerdctl that was started for a cell, and waits for it.
 func killClients(cell string) error {
+	want := "\x00" + CellVariable + "=" + cell + "\x00"
+	return eachProcess(func(pidfd int, dir string) error {
+		environ, err := os.ReadFile(filepath.Join(dir, "environ"))
+		if err != nil || !strings.Contains("\x00"+string(environ), want) {
+			return nil //nolint:nilerr // it has ended
+		}
+		return killAndWait(pidfd)
+	})
+}
+
+// eachProcess calls f with every other process and its directory of /proc.
+func eachProcess(f func(pidfd int, dir string) error) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return err
 	}
-	want := "\x00" + CellVariable + "=" + cell + "\x00"
 	var errs []error
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
@@ -164,10 +202,7 @@ func killClients(cell string) error {
 		if err != nil {
 			continue
 		}
-		environ, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
-		if err == nil && strings.Contains("\x00"+string(environ), want) {
-			errs = append(errs, killAndWait(fd))
-		}
+		errs = append(errs, f(fd, filepath.Join("/proc", entry.Name())))
 		_ = unix.Close(fd)
 	}
 	return errors.Join(errs...)
@@ -178,7 +213,7 @@ func killAndWait(pidfd int) error {
 		if errors.Is(err, unix.ESRCH) {
 			return nil
 		}
-		return fmt.Errorf("ending a leftover nerdctl: %w", err)
+		return fmt.Errorf("ending a leftover process: %w", err)
 	}
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
@@ -186,9 +221,9 @@ func killAndWait(pidfd int) error {
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
-			return fmt.Errorf("ending a leftover nerdctl: %w", err)
+			return fmt.Errorf("ending a leftover process: %w", err)
 		case n == 0:
-			return errors.New("ending a leftover nerdctl: it does not die")
+			return errors.New("ending a leftover process: it does not die")
 		default:
 			return nil
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,7 +23,11 @@ const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef012345678
 // connections if it is to be there.
 func fake(t *testing.T, script string, up bool) *nerdctl.Engine {
 	t.Helper()
-	dir := t.TempDir()
+	return fakeIn(t, t.TempDir(), script, up)
+}
+
+func fakeIn(t *testing.T, dir, script string, up bool) *nerdctl.Engine {
+	t.Helper()
 	tool := filepath.Join(dir, "nerdctl")
 	if err := os.WriteFile(tool, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
 		t.Fatal(err)
@@ -219,6 +224,48 @@ func TestList(t *testing.T) {
 	}
 	if got, err := fake(t, "echo WARNING something", true).List(t.Context()); err == nil {
 		t.Errorf("List = %v, want an error", got)
+	}
+}
+
+// TestSweepEndsShims: the shim of a container that is gone is ended, whoever left it;
+// that of one that is there, and those of other instances, are not.
+func TestSweepEndsShims(t *testing.T) {
+	here, gone := strings.Repeat("ab", 32), strings.Repeat("cd", 32)
+	dir := t.TempDir()
+	e := fakeIn(t, dir, "echo "+here+" abcdefgh", true)
+	socket := filepath.Join(dir, "containerd.sock")
+	ended := map[string]chan struct{}{}
+	for name, args := range map[string][]string{
+		"of a container that is gone":  {"-namespace", "test", "-id", gone, "-address", socket},
+		"of a container that is there": {"-namespace", "test", "-id", here, "-address", socket},
+		"of another instance":          {"-namespace", "other", "-id", gone, "-address", socket},
+		"of another containerd":        {"-namespace", "test", "-id", gone, "-address", "/run/other.sock"},
+	} {
+		cmd := exec.CommandContext(t.Context(), "/bin/sh")
+		cmd.Args = append([]string{"/opt/containerd-shim-runc-v2", "-c", "read x"}, args...)
+		_, err := cmd.StdinPipe()
+		if err = errors.Join(err, cmd.Start()); err != nil {
+			t.Fatal(err)
+		}
+		is := make(chan struct{})
+		ended[name] = is
+		go func() {
+			_ = cmd.Wait()
+			close(is)
+		}()
+	}
+	if err := e.SweepAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-ended["of a container that is gone"]
+	for name, is := range ended {
+		select {
+		case <-is:
+			if name != "of a container that is gone" {
+				t.Errorf("the shim %s was ended", name)
+			}
+		default:
+		}
 	}
 }
 
