@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptrace"
-	"net/textproto"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -411,14 +409,10 @@ func (cc *clientCell) expose(credential string, secrets []string, host target.Ho
 // from here on: writing to it fails where a placeholder is in a message, with a
 // [*gate.DeniedError] with reason placeholder_leak.
 func (c *Client) Scrub(p gate.Pass, resp *http.Response) error {
-	cc := c.cell(p.Identity().Cell)
-	if cc == nil || cc.run != p.Identity().Run {
-		if p.Decision().Credential != "" {
-			return errors.New("the cell was detached: its answers can no longer be scrubbed")
-		}
-		return nil
+	cc, s, err := c.scrubberFor(p)
+	if err != nil || cc == nil {
+		return err
 	}
-	s := cc.scrubberOf(p)
 	if err := s.Response(resp); err != nil {
 		return err
 	}
@@ -426,6 +420,20 @@ func (c *Client) Scrub(p gate.Pass, resp *http.Response) error {
 		cc.watchFrames(p, resp, s)
 	}
 	return nil
+}
+
+// scrubberFor returns the cell that p is for, nil if it was detached, and what keeps its
+// secrets out of answers.
+func (c *Client) scrubberFor(p gate.Pass) (*clientCell, *scrub.Scrubber, error) {
+	cc := c.cell(p.Identity().Cell)
+	switch {
+	case cc != nil && cc.run == p.Identity().Run:
+		return cc, cc.scrubberOf(p), nil
+	case p.Decision().Credential != "":
+		return nil, nil, errors.New("the cell was detached: its answers can no longer be scrubbed")
+	default:
+		return nil, nil, nil
+	}
 }
 
 // scrubberOf returns what keeps secrets out of answers from the host of p; it does
@@ -443,31 +451,13 @@ func (cc *clientCell) scrubberOf(p gate.Pass) *scrub.Scrubber {
 	return s
 }
 
-// Informed returns a context in which informational answers (1xx, RFC 9110 section
-// 15.2) to the request of p are scrubbed before anybody else sees them. The request
-// has been through Inject.
-func (c *Client) Informed(ctx context.Context, p gate.Pass) context.Context {
-	cc := c.cell(p.Identity().Cell)
-	if cc == nil || cc.run != p.Identity().Run {
-		return ctx
+// Interim keeps secrets out of an informational answer (1xx, RFC 9110 section 15.2)
+// to the request of p, which has been through Inject. The error is as of
+// [Client.Scrub].
+func (c *Client) Interim(p gate.Pass, h http.Header) error {
+	_, s, err := c.scrubberFor(p)
+	if err == nil {
+		s.Header(h)
 	}
-	s := cc.scrubberOf(p)
-	if s == nil {
-		return ctx
-	}
-	clean := func(h textproto.MIMEHeader) { s.Header(http.Header(h)) }
-	t := httptrace.ContextClientTrace(ctx)
-	if t == nil {
-		return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-			Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { clean(h); return nil },
-		})
-	}
-	// The trace was made for this request: adding to it saves composing two.
-	if next := t.Got1xxResponse; next != nil {
-		t.Got1xxResponse = func(code int, h textproto.MIMEHeader) error {
-			clean(h)
-			return next(code, h)
-		}
-	}
-	return ctx
+	return err
 }

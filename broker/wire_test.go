@@ -271,12 +271,14 @@ func TestInformationalAnswersAreScrubbed(t *testing.T) {
 		}
 		var hints []string
 		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			if scrubbed {
+				if err := k.client.Interim(p, http.Header(h)); err != nil {
+					return err
+				}
+			}
 			hints = append(hints, h.Get("Link"))
 			return nil
 		}})
-		if scrubbed {
-			ctx = k.client.Informed(ctx, p)
-		}
 		out := r.Clone(ctx)
 		out.URL.Host = o.Listener.Addr().String()
 		resp, err := o.Client().Transport.RoundTrip(out)
@@ -291,6 +293,14 @@ func TestInformationalAnswersAreScrubbed(t *testing.T) {
 		if !slices.Equal(hints, []string{want}) {
 			t.Errorf("scrubbed %v: the hints are %q", scrubbed, hints)
 		}
+	}
+	p := pass(t, "cell1", "run1", request("GET", "https://api.test/v1/x"))
+	if err := k.client.Interim(p, http.Header{}); err != nil {
+		t.Errorf("twin: Interim = %v", err)
+	}
+	k.client.Detach("cell1")
+	if k.client.Interim(p, http.Header{}) == nil {
+		t.Error("an interim answer is passed on that can no longer be scrubbed")
 	}
 }
 

@@ -70,6 +70,10 @@ type Config struct {
 	// *gate.DeniedError is a refusal with its reason; any other error refuses
 	// with broker_unavailable.
 	Inject func(context.Context, gate.Pass, *http.Request) error
+	// Interim keeps out of the header of an informational answer (1xx) to an admitted
+	// request what a sandbox must not see. After an error the answer is not passed on.
+	// nil: nothing is to be kept out.
+	Interim func(gate.Pass, http.Header) error
 	// Keep begins to take copies of an admitted request and its answer, as its
 	// rule says (rules.Decision.Log): r is as the sandbox sent it, and lives as
 	// long as the exchange. A nil Keeper keeps nothing. nil: never.

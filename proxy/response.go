@@ -124,6 +124,9 @@ func (x *exchange) got1xx(code int, h http.Header) {
 	}
 	hopByHop(h)
 	cleanResponse(h)
+	if x.cfg.Interim != nil && x.cfg.Interim(x.pass, h) != nil {
+		return // nobody needs to see it
+	}
 	to := x.w.Header()
 	copyHeader(to, h)
 	x.w.WriteHeader(code)

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -353,29 +354,47 @@ func (a *atEnd) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestInformational: 103 passes, without forged headers.
+// TestInformational: 103 passes, without forged headers and what Interim takes out, and
+// not at all where it cannot; also on a connection that was used before.
 func TestInformational(t *testing.T) {
 	for _, w := range ways() {
-		l := newLab(t)
+		l := newLab(t, func(c *proxy.Config) {
+			c.Interim = func(p gate.Pass, h http.Header) error {
+				h.Del("X-Secret")
+				if h.Get("X-Opaque") != "" || !p.Valid() {
+					return errors.New("cannot be looked into")
+				}
+				return nil
+			}
+		})
 		l.serveOrigin("any.test", w.h2, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
-			rw.Header().Set("Link", "</a>")
-			rw.Header().Set("Sallyport-Reason", "forged")
-			rw.WriteHeader(103)
-			rw.Header().Del("Sallyport-Reason")
+			for _, name := range []string{"X-Opaque", ""} {
+				rw.Header().Set("Link", "</a>")
+				rw.Header().Set("Sallyport-Reason", "forged")
+				rw.Header().Set("X-Secret", "secret")
+				rw.Header().Set(cmp.Or(name, "X-Clear"), "yes")
+				rw.WriteHeader(103)
+				clear(rw.Header())
+			}
 			fmt.Fprint(rw, "ok")
 		}))
-		var early textproto.MIMEHeader
+		var early []textproto.MIMEHeader
 		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
-			early = h
+			early = append(early, h)
 			return nil
 		}})
-		req, err := http.NewRequestWithContext(ctx, "GET", w.url("any.test", "/"), nil)
-		must(t, err)
-		resp, err := w.client(l).Do(req)
-		must(t, err)
-		resp.Body.Close()
-		if early.Get("Link") != "</a>" || early.Get("Sallyport-Reason") != "" {
-			t.Errorf("%s: early header %v", w.name, early)
+		c := w.client(l)
+		for range 2 {
+			early = nil
+			req, err := http.NewRequestWithContext(ctx, "GET", w.url("any.test", "/"), nil)
+			must(t, err)
+			resp, err := c.Do(req)
+			must(t, err)
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+			if len(early) != 1 || early[0].Get("Link") != "</a>" || early[0].Get("X-Clear") != "yes" || early[0].Get("Sallyport-Reason")+early[0].Get("X-Secret") != "" {
+				t.Errorf("%s: early headers %v", w.name, early)
+			}
 		}
 		_ = l.stop()
 	}

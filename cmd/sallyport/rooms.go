@@ -67,7 +67,7 @@ func (g *gateway) forward(ctx context.Context, p gate.Pass, req *http.Request) (
 	if resp, err := g.broker.Answer(ctx, p, req); resp != nil || err != nil {
 		return resp, err
 	}
-	resp, err := g.dialer.Forward(g.broker.Informed(ctx, p), p, req)
+	resp, err := g.dialer.Forward(ctx, p, req)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (g *gateway) proxyServer(changed, unrecorded <-chan struct{}) (*proxy.Serve
 	return proxy.New(proxy.Config{
 		Gate: g.gate, CellOf: g.table.ByAddr, NameOf: g.names.Lookup,
 		Dial: g.dialer.Dial, Forward: g.forward, Leaf: g.ca.Leaf,
-		Find: g.broker.Find, FindName: g.broker.FindName, Ready: g.broker.Ready, Inject: g.broker.Inject,
+		Find: g.broker.Find, FindName: g.broker.FindName, Ready: g.broker.Ready, Inject: g.broker.Inject, Interim: g.broker.Interim,
 		Keep:     g.keepBodies,
 		Internal: &proxy.Help{Policy: g.policyText, Denials: g.denials, Ask: g.askAccess, Asked: g.askedFor},
 		Changed:  changed, Unrecorded: unrecorded, Log: g.log, Now: time.Now,

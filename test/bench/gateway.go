@@ -387,7 +387,7 @@ func (b *benchGateway) wireProxy(ctx context.Context, o gatewayOptions, g *gate.
 			return err
 		}
 		c.Used, c.Minted = g.Used, g.Minted
-		cfg.Find, cfg.Ready, cfg.Inject, dialing.Params, scrub = c.Find, c.Ready, c.Inject, c.Params, c.Scrub
+		cfg.Find, cfg.Ready, cfg.Inject, cfg.Interim, dialing.Params, scrub = c.Find, c.Ready, c.Inject, c.Interim, c.Params, c.Scrub
 	}
 	d, err := dial.New(dialing)
 	if err != nil {
