@@ -37,7 +37,12 @@ func (cc *clientCell) asksToken(p gate.Pass) bool {
 	}
 	q := p.Request()
 	place, ok := cc.finder.place(p.Decision().Credential)
-	if !ok || place.Token == "" || !q.Secure || q.Method != http.MethodPost || q.Question != rules.Fetch {
+	return ok && place.Token != "" && q.Secure && q.Method == http.MethodPost && q.Question == rules.Fetch && givesTokens(place, p)
+}
+
+// givesTokens reports whether p is for an endpoint at which the broker gets tokens.
+func givesTokens(place control.Place, p gate.Pass) bool {
+	if place.Token == "" && place.Device == "" {
 		return false
 	}
 	asked := askedURL(p)
@@ -47,11 +52,10 @@ func (cc *clientCell) asksToken(p gate.Pass) bool {
 // answeredHere reports whether nothing of a request is sent: [Client.Answer] answers it,
 // or it is refused. No request goes as it is to an endpoint at which people sign in.
 func (cc *clientCell) answeredHere(p gate.Pass, place control.Place) (bool, error) {
-	asked := askedURL(p)
 	switch {
 	case cc.asksToken(p):
 		return true, nil
-	case place.Type == "oauth2-user" && (asked == place.Token || asked == place.Device):
+	case place.Type == "oauth2-user" && givesTokens(place, p):
 		return true, denied(p, rules.CredentialMismatch, errors.New("an endpoint at which people sign in is asked with POST alone"))
 	default:
 		return false, nil

@@ -21,16 +21,16 @@ import (
 // trailers, and so is a Connection field that would have the next hop drop what
 // is put there (HT-09).
 func apply(r *http.Request, place control.Place, ans injectAnswer) error {
-	names := append(slices.Collect(maps.Keys(ans.Set)), ans.Remove...)
+	var room [8]string
+	names := append(room[:0], ans.Remove...)
 	if !inQuery(&place) && place.Header != "" {
 		names = append(names, place.Header)
 	}
-	for _, values := range ans.Set {
-		for _, v := range values {
-			if !httpguts.ValidHeaderFieldValue(v) {
-				return errors.New("the broker's answer cannot stand in a header")
-			}
+	for name, value := range ans.fields() {
+		if !httpguts.ValidHeaderFieldValue(value) {
+			return errors.New("the broker's answer cannot stand in a header")
 		}
+		names = append(names, name)
 	}
 	if r.Header == nil {
 		r.Header = http.Header{}
@@ -39,8 +39,8 @@ func apply(r *http.Request, place control.Place, ans injectAnswer) error {
 	removeFields(r.Header, names)
 	removeFields(r.Trailer, names)
 	unlistFields(r.Header, names)
-	for name, values := range ans.Set {
-		r.Header[http.CanonicalHeaderKey(name)] = values
+	for name, value := range ans.fields() {
+		r.Header.Add(name, value)
 	}
 	params := ans.Query
 	if inQuery(&place) {
@@ -52,7 +52,7 @@ func apply(r *http.Request, place control.Place, ans injectAnswer) error {
 		r.URL.RawQuery = setParams(r.URL.RawQuery, params)
 	}
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &trailerGuard{r.Body, r, names}
+		r.Body = &trailerGuard{r.Body, r, slices.Clone(names)}
 	}
 	return nil
 }

@@ -216,7 +216,7 @@ func (c *Client) granted(p gate.Pass, r *http.Request) (*clientCell, control.Pla
 // change makes the changes to r, in its head and in the fields of its body that the
 // credential's document declares. The error is a [*gate.DeniedError].
 func (cc *clientCell) change(p gate.Pass, r *http.Request, place control.Place, ans injectAnswer) error {
-	judge := judgeOf(p)
+	judge := keyJudge{p}
 	err := apply(r, place, ans)
 	if err == nil {
 		err = watchKeys(r, policyfile.Fields(place.Own), judge)
@@ -232,19 +232,6 @@ func (cc *clientCell) change(p gate.Pass, r *http.Request, place control.Place, 
 	default:
 		return denied(p, rules.CredentialUnavail, err)
 	}
-}
-
-// judgeOf says what is refused in fields that take keys.
-func judgeOf(p gate.Pass) keyJudge {
-	because := func(reason rules.Reason, why error) func() error {
-		return func() error {
-			if p.Decision().CallersKey {
-				return nil
-			}
-			return denied(p, reason, why)
-		}
-	}
-	return keyJudge{own: because(rules.ForeignCredential, errOwnKey), unread: because(rules.BadRequest, errNotUTF8)}
 }
 
 // tell has it recorded that the credential of p is used.

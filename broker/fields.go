@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"sallyport/control"
+	"sallyport/rules"
 	"sallyport/rules/gate"
 	"sallyport/rules/policyfile"
 )
@@ -62,9 +63,19 @@ type utf8Text struct{}
 func (utf8Text) reads(c byte) bool { return c != 0 && c != 0xc0 && c != 0xc1 && c < 0xf5 }
 
 // keyJudge says why a body is not read on, or nil.
-type keyJudge struct {
-	own    func() error // it holds a key of the caller's own
-	unread func() error // nobody can tell whether it does
+type keyJudge struct{ pass gate.Pass }
+
+// own is for a body that holds a key of the caller's own.
+func (j keyJudge) own() error { return j.refuse(rules.ForeignCredential, errOwnKey) }
+
+// unread is for one of which nobody can tell whether it does.
+func (j keyJudge) unread() error { return j.refuse(rules.BadRequest, errNotUTF8) }
+
+func (j keyJudge) refuse(reason rules.Reason, why error) error {
+	if j.pass.Decision().CallersKey {
+		return nil
+	}
+	return denied(j.pass, reason, why)
 }
 
 // next judges the next octet of a body, which scan then steps over.

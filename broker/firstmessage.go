@@ -58,7 +58,7 @@ func (cc *clientCell) firstOf(p gate.Pass) *firstMessage {
 		return nil
 	}
 	return &firstMessage{
-		names: names, placeholder: cc.finder.placeholder(name), secret: cc.exposed[name][0].Value, judge: judgeOf(p), pass: p,
+		names: names, placeholder: cc.finder.placeholder(name), secret: cc.exposed[name][0].Value, judge: keyJudge{p}, pass: p,
 	}
 }
 

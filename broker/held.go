@@ -85,11 +85,9 @@ func (h *holder) use(line *control.Line, q question) (ans injectAnswer, ok bool)
 	}
 	a.uses++
 	ans.Remove = a.remove
-	for _, v := range a.set {
-		if ans.Set == nil {
-			ans.Set = make(map[string][]string, len(a.set))
-		}
-		ans.Set[v.name] = append(ans.Set[v.name], string(v.value.Reveal()))
+	ans.lines = make([]fieldLine, len(a.set))
+	for i, v := range a.set {
+		ans.lines[i] = fieldLine{v.name, string(v.value.Reveal())}
 	}
 	for _, v := range a.query {
 		if ans.Query == nil {

@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -509,6 +510,29 @@ type injectAnswer struct {
 	// Hold is for how long the same question has the same answer, while the line is
 	// silent; 0: it is not to be used again.
 	Hold time.Duration `json:"hold,omitempty"`
+
+	lines []fieldLine // what Set says, of an answer that was held
+}
+
+// fieldLine is one line of a header.
+type fieldLine struct{ name, value string }
+
+// fields returns the lines that are set.
+func (a *injectAnswer) fields() iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		for name, values := range a.Set {
+			for _, v := range values {
+				if !yield(name, v) {
+					return
+				}
+			}
+		}
+		for _, l := range a.lines {
+			if !yield(l.name, l.value) {
+				return
+			}
+		}
+	}
 }
 
 // unsigned is the refusal of what a scheme did not sign: another time it may, unless
@@ -544,7 +568,10 @@ func (s *Server) inject(ctx context.Context, in injectRequest) (injectAnswer, er
 	u.last = s.cfg.Now()
 	u.count++
 	minted := mints.Load() > 0
-	return injectAnswer{ch.Set, ch.Remove, ch.Query, ch.Body, ch.Expose, minted, minted && b.unsaved() != nil, s.holdOf(b)}, nil
+	return injectAnswer{
+		Set: ch.Set, Remove: ch.Remove, Query: ch.Query, Body: ch.Body, Expose: ch.Expose,
+		Minted: minted, Unsaved: minted && b.unsaved() != nil, Hold: s.holdOf(b),
+	}, nil
 }
 
 // answerTimeout bounds what a request waits for sources and token endpoints: less

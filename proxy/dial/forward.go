@@ -37,7 +37,7 @@ func (d *Dialer) Forward(ctx context.Context, p gate.Pass, req *http.Request) (*
 	}
 	pool := d.poolFor(p, addrs)
 	t := &ticket{pass: p, addrs: addrs, pool: pool}
-	resp, err := d.send(context.WithValue(ctx, ticketKey{}, t), t, query, req)
+	resp, err := d.send(ctx, t, query, req)
 	if err != nil {
 		return nil, requestError(p.Request().Endpoint.String(), err)
 	}
@@ -61,6 +61,7 @@ func (d *Dialer) send(ctx context.Context, t *ticket, query string, req *http.Re
 		}
 		req = again
 	}
+	ctx = context.WithValue(ctx, ticketKey{}, t)
 	out, err := t.outgoing(ctx, query, req)
 	if err != nil {
 		closeBody(req)
@@ -100,7 +101,8 @@ func closeBody(req *http.Request) {
 	}
 }
 
-// ticket goes with a request to the dial that it may lead to.
+// ticket goes with a request to the dial that it may lead to: by net/http, in the
+// request's context.
 type ticket struct {
 	pass  gate.Pass
 	addrs []netip.Addr // vetted for pass
