@@ -9,6 +9,7 @@ package silence
 
 import (
 	"errors"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,11 +17,28 @@ import (
 
 // On reports whether a connection is open at both ends and has nothing to read.
 func On(raw syscall.RawConn) bool {
-	quiet := false
-	err := raw.Control(func(fd uintptr) {
+	l, ok := looks.Get().(*look)
+	if !ok {
+		panic("silence: pool holds no look")
+	}
+	defer looks.Put(l)
+	l.quiet = false
+	return raw.Control(l.at) == nil && l.quiet
+}
+
+// look is one look at a connection. They are used again, since a func for each would
+// have to be allocated.
+type look struct {
+	at    func(fd uintptr)
+	quiet bool // what it found
+}
+
+var looks = sync.Pool{New: func() any {
+	l := &look{}
+	l.at = func(fd uintptr) {
 		var b [1]byte
 		_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		quiet = errors.Is(err, unix.EAGAIN)
-	})
-	return err == nil && quiet
-}
+		l.quiet = errors.Is(err, unix.EAGAIN)
+	}
+	return l
+}}
