@@ -22,14 +22,21 @@ func (r *Reader) ReadResponse(most int, method string) (*http.Response, error) {
 		return nil, err
 	}
 	line, rest := cutLine(string(block))
-	resp := &http.Response{ProtoMajor: 1, Body: http.NoBody}
+	a := &answer{resp: http.Response{ProtoMajor: 1, Body: http.NoBody}, body: Body{r: r}}
+	resp := &a.resp
 	if err := statusLine(resp, line); err != nil {
 		return nil, err
 	}
 	if resp.Header, err = fields(rest); err != nil {
 		return nil, err
 	}
-	return resp, r.responseBody(resp, method)
+	return resp, a.findBody(method)
+}
+
+// answer is an answer and its body, which nearly all have: one allocation.
+type answer struct {
+	resp http.Response
+	body Body
 }
 
 // expect looks at what comes first. A server that speaks something else may
@@ -90,8 +97,9 @@ func Bodiless(method string, status int) bool {
 	return method == http.MethodHead || status < 200 || status == http.StatusNoContent || status == http.StatusNotModified
 }
 
-// responseBody finds out where the answer ends (RFC 9112 section 6.3).
-func (r *Reader) responseBody(resp *http.Response, method string) error {
+// findBody finds out where the answer ends (RFC 9112 section 6.3).
+func (a *answer) findBody(method string) error {
+	resp := &a.resp
 	resp.Close = closes(resp.ProtoMinor, resp.Header)
 	if resp.ProtoMinor > 0 && resp.Close {
 		delete(resp.Header, "Connection")
@@ -117,16 +125,14 @@ func (r *Reader) responseBody(resp *http.Response, method string) error {
 		}
 	case inChunks:
 		delete(resp.Header, "Content-Length") // the chunks count
-		r.over = 0
+		a.body.r.over = 0
 		resp.ContentLength = -1
-		resp.Body = &Body{r: r, chunks: true, trailer: &resp.Trailer}
-	case n >= 0:
-		if resp.ContentLength = n; n > 0 {
-			resp.Body = &Body{r: r, left: n}
-		}
-	default:
-		resp.ContentLength, resp.Close = -1, true
-		resp.Body = &Body{r: r, left: -1}
+		a.body.chunks, a.body.trailer, resp.Body = true, &resp.Trailer, &a.body
+	case n > 0:
+		resp.ContentLength, a.body.left, resp.Body = n, n, &a.body
+	case n < 0:
+		resp.ContentLength, a.body.left, resp.Body = -1, -1, &a.body
+		resp.Close = true
 	}
 	return nil
 }
