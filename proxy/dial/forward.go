@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -154,6 +155,7 @@ func (t *ticket) outgoing(ctx context.Context, query string, req *http.Request) 
 	u.RawQuery = query
 	out := req.WithContext(ctx)
 	out.URL, out.Host, out.RequestURI = u, u.Host, ""
+	out.Header = maps.Clone(req.Header) // net/http has goroutines, which may look at it late
 	out.Close = false // the client's wish is about its own connection
 	return out, nil
 }

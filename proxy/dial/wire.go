@@ -55,6 +55,7 @@ type wire struct {
 	in     *h1.Reader
 	pool   *pool
 	key    wireKey
+	expire func() // ends what is read and written
 	reused bool
 	since  time.Time // idle since then
 	readBy time.Time // the deadline that is set for reading
@@ -74,7 +75,8 @@ func newWire(secure *tls.Conn, tcp net.Conn, pl *pool, key wireKey) (*wire, erro
 	if secure != nil {
 		conn = bulk.Over(secure, raw)
 	}
-	return &wire{conn: conn, raw: raw, in: h1.NewReader(conn), pool: pl, key: key}, nil
+	expire := func() { _ = conn.SetDeadline(longAgo) }
+	return &wire{conn: conn, raw: raw, in: h1.NewReader(conn), pool: pl, key: key, expire: expire}, nil
 }
 
 // open reports whether the far end has neither closed the connection nor said
@@ -187,16 +189,15 @@ func getScratch() *[64 << 10]byte {
 // the connection is closed; again tells that upstream has not said a word, so
 // that the request may be sent on another one.
 func (w *wire) exchange(ctx context.Context, r *request, timeout time.Duration) (resp *http.Response, again bool, err error) {
-	// A closure for each request is dear, but a request without an end is dearer.
-	unwatch := context.AfterFunc(ctx, func() { _ = w.conn.SetDeadline(longAgo) })
-	up := &upload{w: w, r: r}
+	d := &delivery{w: w, ctx: ctx, up: upload{w: w, r: r}, unwatch: context.AfterFunc(ctx, w.expire)}
+	up := &d.up
 	if err = up.begin(); err == nil {
 		resp, again, err = w.answer(ctx, up, timeout)
 	} else {
 		again = isGone(err)
 	}
 	if err != nil {
-		unwatch()
+		d.unwatch()
 		w.close()
 		up.wait()
 		switch {
@@ -207,7 +208,7 @@ func (w *wire) exchange(ctx context.Context, r *request, timeout time.Duration) 
 		}
 		return nil, again && up.none() && w.reused, err
 	}
-	w.deliver(ctx, resp, up, unwatch)
+	d.prepare(resp)
 	return resp, false, nil
 }
 
@@ -260,34 +261,35 @@ func (w *wire) noDeadline() {
 	}
 }
 
-// deliver prepares an answer for whoever reads it, who then gives the
+// prepare makes an answer ready for whoever reads it, who then gives the
 // connection back.
-func (w *wire) deliver(ctx context.Context, resp *http.Response, up *upload, unwatch func() bool) {
-	resp.Request = up.r.Request
-	d := &delivery{w: w, ctx: ctx, up: up, unwatch: unwatch, keep: !resp.Close}
+func (d *delivery) prepare(resp *http.Response) {
+	resp.Request = d.up.r.Request
+	d.keep = !resp.Close
 	body, ok := resp.Body.(*h1.Body)
 	switch {
 	case resp.StatusCode == http.StatusSwitchingProtocols:
-		w.noDeadline()
-		resp.Body = &upgraded{w: w, unwatch: unwatch}
+		d.w.noDeadline()
+		resp.Body = &upgraded{w: d.w, unwatch: d.unwatch}
 	case !ok:
 		d.end(true)
 	default:
-		if int64(w.in.Buffered()) < resp.ContentLength || resp.ContentLength < 0 {
-			w.noDeadline() // the body may take as long as it likes
+		if int64(d.w.in.Buffered()) < resp.ContentLength || resp.ContentLength < 0 {
+			d.w.noDeadline() // the body may take as long as it likes
 		}
 		d.body = body
 		resp.Body = d
 	}
 }
 
-// delivery is the body of an answer. It gives its connection back when it has
-// been read to its end, and closes it when it is closed before.
+// delivery is a request on its way and the body of its answer. It gives its
+// connection back when that has been read to its end, and closes it when it is
+// closed before.
 type delivery struct {
 	w       *wire
 	ctx     context.Context //nolint:containedctx // the request's: a body lives as long
-	up      *upload
-	unwatch func() bool
+	up      upload
+	unwatch func() bool // of ctx, whose end ends reading and writing
 	body    *h1.Body
 	keep    bool // the connection may be used again
 
