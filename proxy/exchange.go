@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,10 @@ type exchange struct {
 	ctx    context.Context //nolint:containedctx // the request's, for the closing record
 	form   form
 	secure bool
+
+	out    http.Request // what is sent
+	to     url.URL      // of out
+	fields http.Header  // the memory of out's header
 
 	pass      gate.Pass
 	kept      Keeper // nil: nothing is
@@ -47,6 +52,7 @@ type exchange struct {
 	refused atomic.Pointer[gate.DeniedError] // why the rest of the body may not be sent
 
 	bodyStopped atomic.Bool // and nobody reads it any more
+	whole       bool        // the answer was passed on to its end
 
 	mu       sync.Mutex // guards answered, and the header while it is not
 	answered bool       // too late for interim answers
@@ -69,7 +75,11 @@ func (r *run) serveAbsolute(w http.ResponseWriter, req *http.Request) {
 }
 
 func (r *run) newExchange(ctx context.Context, st *stream, w http.ResponseWriter, req *http.Request) *exchange {
-	x := &exchange{run: r, st: st, w: w, in: req, ctx: ctx}
+	x, ok := r.exchanges.Get().(*exchange)
+	if !ok {
+		x = new(exchange)
+	}
+	x.run, x.st, x.w, x.in, x.ctx = r, st, w, req, ctx
 	if a, ok := w.(*answer); ok {
 		a.c.now.Store(x)
 	}
@@ -300,4 +310,18 @@ func (x *exchange) end() {
 	if v != nil {
 		panic(http.ErrAbortHandler)
 	}
+	x.release()
+}
+
+// release lends the memory of an exchange to another one, if nobody can hold any of it:
+// of a request with a body somebody may read the rest, and of one that failed net/http
+// may not know yet.
+func (x *exchange) release() {
+	if x.in.ContentLength != 0 || !x.whole {
+		return
+	}
+	pool, fields := &x.exchanges, x.fields
+	clear(fields)
+	*x = exchange{fields: fields}
+	pool.Put(x)
 }

@@ -15,7 +15,8 @@ func ReadForm(r *http.Request, secure bool) (to target.Endpoint, path target.Pat
 		return to, path, "", nil, err
 	}
 	x := &exchange{in: r, form: f, secure: secure}
-	return f.endpoint, f.path, f.query, x.url(), nil
+	x.url()
+	return f.endpoint, f.path, f.query, &x.to, nil
 }
 
 // RejectsCA reports whether an error of a handshake means that the client does

@@ -374,7 +374,9 @@ func (l *lab) forward(ctx context.Context, p gate.Pass, r *http.Request) (*http.
 		l.t.Error("Forward without a dialable pass")
 		return nil, errors.New("no pass")
 	}
-	resp, err := l.upstream.RoundTrip(r.WithContext(ctx))
+	out := r.WithContext(ctx)
+	out.Header = r.Header.Clone() // net/http may look at it late
+	resp, err := l.upstream.RoundTrip(out)
 	var f fault
 	var unverified *tls.CertificateVerificationError
 	switch {

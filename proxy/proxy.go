@@ -51,7 +51,8 @@ type Config struct {
 	// Forward sends an admitted request and returns the answer with its body
 	// still to be read. After 101 Switching Protocols the body is an
 	// io.ReadWriteCloser. The address dialled is told by the GotConn hook of
-	// net/http/httptrace in the request's context. It follows no redirect.
+	// net/http/httptrace in the request's context. It follows no redirect. The request
+	// is the caller's again once the answer's body was read to its end and closed.
 	Forward func(context.Context, gate.Pass, *http.Request) (*http.Response, error)
 	// Leaf returns the certificate to show for a host.
 	Leaf func(context.Context, target.Host) (*tls.Certificate, error)
@@ -205,6 +206,8 @@ type Server struct {
 	tls     *tls.Config // shared by all terminated streams
 	tlsH1   *tls.Config // by those that cannot have HTTP/2
 	buffers buffers
+
+	exchanges sync.Pool // of *exchange, none of which anybody holds
 
 	handshakes, requests, h2Conns bound.Count
 	rate                          bound.Rate

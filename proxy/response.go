@@ -57,12 +57,17 @@ func (x *exchange) fetch() (*http.Response, error) {
 // outgoing makes the request that was admitted, octet by octet. The header of
 // the one that came stays as it was judged: it may be judged again.
 func (x *exchange) outgoing() *http.Request {
-	u := x.url()
-	out := &http.Request{
-		Method: x.in.Method, URL: u, Host: u.Host,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: maps.Clone(x.in.Header), ContentLength: x.in.ContentLength, TransferEncoding: x.in.TransferEncoding,
+	x.url()
+	if x.fields == nil {
+		x.fields = make(http.Header, len(x.in.Header)+1)
 	}
+	maps.Copy(x.fields, x.in.Header)
+	x.out = http.Request{
+		Method: x.in.Method, URL: &x.to, Host: x.to.Host,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: x.fields, ContentLength: x.in.ContentLength, TransferEncoding: x.in.TransferEncoding,
+	}
+	out := &x.out
 	forwardable(out.Header, x.websocket)
 	if x.in.ContentLength == 0 {
 		return out
@@ -84,11 +89,12 @@ func (x *exchange) outgoing() *http.Request {
 }
 
 // url writes the place and the path as they were judged.
-func (x *exchange) url() *url.URL {
-	u := &url.URL{
+func (x *exchange) url() {
+	x.to = url.URL{
 		Scheme: schemeOf(x.secure), Host: x.form.endpoint.Authority(defaultPort(x.secure)),
 		RawQuery: x.form.query,
 	}
+	u := &x.to
 	path := x.form.path.String()
 	if plain, err := url.PathUnescape(path); err == nil {
 		u.Path = plain
@@ -96,14 +102,13 @@ func (x *exchange) url() *url.URL {
 			u.RawPath = path
 		}
 		if u.EscapedPath() == path {
-			return u
+			return
 		}
 	}
 	if strings.HasPrefix(path, "//") {
-		return u // cannot be sent as it was judged: Forward refuses it
+		return // cannot be sent as it was judged: Forward refuses it
 	}
 	u.Path, u.RawPath, u.Opaque = "", "", path
-	return u
 }
 
 func (x *exchange) gotConn(i httptrace.GotConnInfo) {
@@ -183,6 +188,7 @@ func (x *exchange) passOn(resp *http.Response) {
 			panic(http.ErrAbortHandler)
 		}
 	}
+	x.whole = true
 }
 
 func keys(h http.Header) []string {
@@ -201,7 +207,7 @@ func (x *exchange) copyBody(body io.Reader) (reading, writing error) {
 	for {
 		n, err := body.Read(buf)
 		if n > 0 {
-			k, werr := x.w.Write(buf[:n]) //nolint:gosec // G705: it is upstream's answer, with upstream's type
+			k, werr := x.w.Write(buf[:n])
 			x.received += int64(k)
 			if werr == nil {
 				werr = flush()
