@@ -43,7 +43,7 @@ type answer struct {
 
 func (a *answer) begin(c *http1, req *http.Request) {
 	a.c, a.req, a.trailer = c, req, nil
-	a.header = make(http.Header)
+	a.header = nil
 	a.status, a.left, a.bare, a.chunks, a.duplex, a.taken, a.finished = 0, -1, false, false, false, false, false
 	a.closing = req.Close
 	a.head, a.data, a.end, a.err = 0, 0, 0, nil
@@ -53,7 +53,12 @@ func (a *answer) begin(c *http1, req *http.Request) {
 }
 
 // Header implements [http.ResponseWriter].
-func (a *answer) Header() http.Header { return a.header }
+func (a *answer) Header() http.Header {
+	if a.header == nil { // upstream's answer brings its own
+		a.header = make(http.Header)
+	}
+	return a.header
+}
 
 // EnableFullDuplex is what [http.ResponseController] looks for.
 func (a *answer) EnableFullDuplex() error {
@@ -350,7 +355,7 @@ func (a *answer) finish() error {
 	defer a.free()
 	if a.status == 0 {
 		if a.header["Content-Length"] == nil {
-			a.header["Content-Length"] = []string{"0"}
+			a.Header()["Content-Length"] = []string{"0"}
 		}
 		a.WriteHeader(http.StatusOK)
 	}

@@ -41,7 +41,6 @@ type exchange struct {
 	status     int
 	received   int64
 	sent       atomic.Int64 // the body may be read by another goroutine
-	addr       atomic.Pointer[netip.AddrPort]
 	reason     rules.Reason
 	err        error
 	badBody    atomic.Pointer[error] // why the sandbox's body could not be read
@@ -54,8 +53,9 @@ type exchange struct {
 	bodyStopped atomic.Bool // and nobody reads it any more
 	whole       bool        // the answer was passed on to its end
 
-	mu       sync.Mutex // guards answered, and the header while it is not
-	answered bool       // too late for interim answers
+	mu       sync.Mutex     // guards addr and answered, and the header while it is not
+	addr     netip.AddrPort // that was dialled
+	answered bool           // too late for interim answers
 }
 
 // serveInspected answers the requests inside a terminated stream.
@@ -313,7 +313,7 @@ func (x *exchange) end() {
 	x.release()
 }
 
-// release lends the memory of an exchange to another one, if nobody can hold any of it:
+// release lends the memory of an exchange to another one (ADR-0056), if nobody can hold any of it:
 // of a request with a body somebody may read the rest, and of one that failed net/http
 // may not know yet.
 func (x *exchange) release() {

@@ -269,9 +269,10 @@ func (c *http1) reject(err error) {
 	body := d.sentence + "\n"
 	a := &c.answer
 	a.begin(c, &http.Request{ProtoMajor: 1, ProtoMinor: 1, Close: true, Body: http.NoBody})
-	d.header(a.header)
-	a.header["Content-Type"] = []string{textPlain}
-	a.header["Content-Length"] = []string{fmt.Sprint(len(body))}
+	h := a.Header()
+	d.header(h)
+	h["Content-Type"] = []string{textPlain}
+	h["Content-Length"] = []string{fmt.Sprint(len(body))}
 	a.WriteHeader(status)
 	_, _ = io.WriteString(a, body)
 	if a.finish() == nil {

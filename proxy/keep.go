@@ -55,9 +55,9 @@ func (b *keptBody) Read(p []byte) (int, error) {
 // outcome is what the closing record says.
 func (x *exchange) outcome() gate.Outcome {
 	out := gate.Outcome{Status: x.status, Sent: x.sent.Load(), Received: x.received, Reason: cmp.Or(x.reason, x.st.boundedBy()), Err: x.st.because(x.err)}
-	if a := x.addr.Load(); a != nil {
-		out.Addr = *a
-	}
+	x.mu.Lock()
+	out.Addr = x.addr
+	x.mu.Unlock()
 	if x.kept != nil {
 		out.Data = x.kept.Done()
 	}

@@ -114,8 +114,9 @@ func (x *exchange) url() {
 func (x *exchange) gotConn(i httptrace.GotConnInfo) {
 	if t, ok := i.Conn.RemoteAddr().(*net.TCPAddr); ok {
 		a := t.AddrPort()
-		a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
-		x.addr.Store(&a)
+		x.mu.Lock()
+		x.addr = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+		x.mu.Unlock()
 	}
 }
 

@@ -156,7 +156,7 @@ func (t *ticket) outgoing(ctx context.Context, query string, req *http.Request) 
 	out := req.WithContext(ctx)
 	out.URL, out.Host, out.RequestURI = u, u.Host, ""
 	out.Header = maps.Clone(req.Header) // net/http has goroutines, which may look at it late
-	out.Close = false // the client's wish is about its own connection
+	out.Close = false                   // the client's wish is about its own connection
 	return out, nil
 }
 
