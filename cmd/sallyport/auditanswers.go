@@ -129,7 +129,8 @@ func newAuditTimeline() *cobra.Command {
 		Use:   "timeline RUN",
 		Short: "Tell what a run did, from its start to its end",
 		Long: `Timeline tells what a run did, in order, each request with its outcome. The first column is
-the time since the run began. The beginning of a run's id is enough if it is unique.`,
+the time since the run began. The beginning of a run's id is enough if it is unique.
+-o json is one object a line, with the outcome in done.`,
 		Example: "  sallyport audit timeline 01JJX0000000000000000000R1\n  sallyport audit timeline 01JJX -o json",
 		Args:    exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -156,7 +157,7 @@ func timeline(c *cobra.Command, x *index.Index, asked string, asJSON bool) error
 			return err
 		}
 		if asJSON {
-			if err := printSafe(w, s); err != nil {
+			if err := query.Object(w, s); err != nil {
 				return err
 			}
 			continue
@@ -393,9 +394,10 @@ func newAuditHash() *cobra.Command {
 		Short: "Find the records in which a value stands as a keyed hash",
 		Long: `Hash makes the keyed hash of a value and prints the records that hold it: a query string as a
 whole, or what one of its parameters held; a path, or a segment of one, a method, and the name of
-a host in which a placeholder was leaked; a value that was too long for its field. What a parameter held is found
-as it reads and as it was sent, in percent-encoding. It needs the key of the hash, which is beside the key
-that signs the log. A VALUE of - is read from the standard input, so that no other process sees it.`,
+a host in which a placeholder was leaked; a value that was too long for its field. What a parameter
+held is found as it reads and as it was sent, in percent-encoding. It needs the key of the hash,
+which is beside the key that signs the log. A VALUE of - is read from the standard input, so that
+no other process sees it.`,
 		Example: "  sallyport audit hash 'token=abc&page=2'\n  sallyport audit hash abc\n  sallyport audit hash SEGMENT\n  sallyport audit hash --key ./audit-key/key - < value",
 		Args:    exactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -168,7 +168,11 @@ func answerCommand[T any](c *cobra.Command, ask func(*cobra.Command, []string, *
 
 // addSpan gives a command --since and --until.
 func addSpan(c *cobra.Command, since string) {
-	c.Flags().String("since", since, "from then on: 2h, 7d, a date, or an RFC 3339 time; default: the beginning")
+	text := "from then on: 2h, 7d, a date, or an RFC 3339 time"
+	if since == "" {
+		text += "; default: the beginning"
+	}
+	c.Flags().String("since", since, text)
 	c.Flags().String("until", "", "up to then; default: now")
 }
 

@@ -92,7 +92,7 @@ func writeReference(b *bytes.Buffer, c *cobra.Command) {
 	if c.Example != "" {
 		fmt.Fprintf(b, "\n```sh\n%s\n```\n", strings.ReplaceAll(strings.TrimPrefix(c.Example, "  "), "\n  ", "\n"))
 	}
-	if flags := c.NonInheritedFlags().FlagUsages(); flags != "" {
+	if flags := c.NonInheritedFlags().FlagUsagesWrapped(maxColumns); flags != "" {
 		fmt.Fprintf(b, "\n```text\n%s```\n", flags)
 	}
 	for _, sub := range c.Commands() {
@@ -110,8 +110,21 @@ func TestEveryCommandHasHelpWithExamples(t *testing.T) {
 		if c.Short == "" || !strings.Contains(c.Example, "sallyport") {
 			t.Errorf("%s: no summary or no example", c.CommandPath())
 		}
-		for line := range strings.SplitSeq(c.Long+"\n"+c.Example, "\n") {
-			if len([]rune(line)) > 100 {
+		var help bytes.Buffer
+		c.SetOut(&help)
+		if err := c.Help(); err != nil {
+			t.Errorf("%s: %v", c.CommandPath(), err)
+		}
+		if f := c.NonInheritedFlags(); f.HasAvailableFlags() && !strings.Contains(help.String(), "Flags:") {
+			t.Errorf("%s: its help does not have its flags:\n%s", c.CommandPath(), help.String())
+		}
+		for line := range strings.SplitSeq(c.NonInheritedFlags().FlagUsages(), "\n") {
+			if strings.Count(line, "default") > 1 {
+				t.Errorf("%s: a flag tells two defaults: %q", c.CommandPath(), line)
+			}
+		}
+		for line := range strings.SplitSeq(help.String(), "\n") {
+			if len([]rune(line)) > maxColumns {
 				t.Errorf("%s: a line of its help is wider than 100 columns: %q", c.CommandPath(), line)
 			}
 		}

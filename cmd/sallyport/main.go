@@ -103,6 +103,7 @@ that are allowed; every decision goes into a tamper-evident log.`,
 		Args:          oneOfCommands,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", maxColumns)))
 	root.PersistentFlags().String("instance", defaultInstance, "which installation on this machine")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if c.HasSubCommands() && c.Flags().NArg() > 0 { // the flag is of the command that was meant

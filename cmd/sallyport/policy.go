@@ -85,8 +85,8 @@ Exit codes: 0 nothing is wrong; 2 something is.`,
 				err = printJSON(c.OutOrStdout(), found)
 			case output == "sarif":
 				err = printSARIF(c.OutOrStdout(), found)
-			case len(found) > 0:
-				return usage(found)
+			case len(found) > 0: // each line begins with its place, which editors look for
+				fmt.Fprintln(c.ErrOrStderr(), found.Error())
 			default:
 				fmt.Fprintf(c.OutOrStdout(), "ok: %s\n", counted(len(files), "file"))
 			}

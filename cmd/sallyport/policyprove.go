@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,8 @@ func newPolicyProve() *cobra.Command {
 		Short: "Prove what a policy says that must never be admitted",
 		Long: `Prove looks, for each statement under never, for a request that the policy admits although it
 must not: over all rules, and all that is included. Hosts, ports, methods and paths are sets that
-can be intersected, so the answer is exact. Each statement is answered with "ok" or with a request.
+can be intersected, so the answer is exact. Each statement is answered with "ok" or with a request;
+-o json is an array with one object for each, and "ok" in it says whether it holds.
 The same is done whenever a policy is read; one that breaks a statement does not load.
 Exit codes: 0 every statement holds; 1 one does not; 2 the file or the command line is wrong.`,
 		Example: "  sallyport policy prove policy.yaml\n  sallyport policy prove -o json policy.yaml",
@@ -33,22 +35,34 @@ Exit codes: 0 every statement holds; 1 one does not; 2 the file or the command l
 				return err
 			}
 			if asJSON {
-				if err := printJSON(c.OutOrStdout(), p.Never); err != nil {
+				if err := printJSON(c.OutOrStdout(), provedOf(p.Never)); err != nil {
 					return err
 				}
 			} else {
 				printNever(c.OutOrStdout(), p.Never)
 			}
-			for _, n := range p.Never {
-				if n.Failure != "" {
-					return &exitError{code: exitFailed}
-				}
+			if slices.ContainsFunc(p.Never, broken) {
+				return &exitError{code: exitFailed}
 			}
 			return err // failing tests are no less an error here
 		},
 	}
 	addOutput(c)
 	return c
+}
+
+// proved is a statement as prove -o json prints it.
+type proved struct {
+	OK bool `json:"ok"`
+	policyfile.NeverResult
+}
+
+func provedOf(list []policyfile.NeverResult) []proved {
+	out := make([]proved, 0, len(list))
+	for _, n := range list {
+		out = append(out, proved{!broken(n), n})
+	}
+	return out
 }
 
 func printNever(w io.Writer, list []policyfile.NeverResult) {
