@@ -25,6 +25,7 @@ var columns = []struct {
 	{"policy", func(r *audit.Record) string { return r.Policy }},
 	{"verdict", func(r *audit.Record) string { return r.Verdict }},
 	{"reason", func(r *audit.Record) string { return r.Reason }},
+	{"would_deny", func(r *audit.Record) string { return r.WouldDeny }},
 	{"rule", func(r *audit.Record) string { return r.Rule }},
 	{"where", func(r *audit.Record) string { return r.Where }},
 	{"scope", func(r *audit.Record) string { return r.Scope }},

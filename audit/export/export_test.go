@@ -8,6 +8,8 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +107,40 @@ func TestNoFormatHoldsControlCharacters(t *testing.T) {
 		if got := write(t, format, recs); bytes.ContainsAny(got, "\x1b\x07") {
 			t.Errorf("%s holds a control character", format)
 		}
+	}
+}
+
+// Every field of a record has a column, but for the version of its form.
+func TestTablesHaveEveryField(t *testing.T) {
+	code, err := os.ReadFile("../record.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, m := range regexp.MustCompile("json:\"([a-z_]+)").FindAllSubmatch(code, -1) {
+		if name := string(m[1]); name != "v" {
+			want = append(want, name)
+		}
+	}
+	head, _, _ := strings.Cut(string(write(t, "csv", nil)), "\r\n")
+	slices.Sort(want)
+	got := strings.Split(head, ",")
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("csv (-record +columns):\n%s", diff)
+	}
+	text := write(t, "parquet", nil)
+	f, err := parquet.OpenFile(bytes.NewReader(text), int64(len(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = nil
+	for _, field := range f.Schema().Fields() {
+		got = append(got, field.Name())
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("parquet (-record +columns):\n%s", diff)
 	}
 }
 

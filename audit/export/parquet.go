@@ -24,6 +24,7 @@ type row struct {
 	Policy     string    `parquet:"policy,dict"`
 	Verdict    string    `parquet:"verdict,dict"`
 	Reason     string    `parquet:"reason,dict"`
+	WouldDeny  string    `parquet:"would_deny,dict"`
 	Rule       string    `parquet:"rule,dict"`
 	Where      string    `parquet:"where,dict"`
 	Scope      string    `parquet:"scope,dict"`
@@ -66,7 +67,7 @@ const perGroup = 50_000
 
 func (p *parquetFile) record(r *audit.Record) error {
 	p.one[0] = row{
-		int64(r.Seq), r.Time.UTC(), r.ID, string(r.Kind), r.Ref, r.Cell, r.Run, r.Policy, r.Verdict, r.Reason, r.Rule, r.Where,
+		int64(r.Seq), r.Time.UTC(), r.ID, string(r.Kind), r.Ref, r.Cell, r.Run, r.Policy, r.Verdict, r.Reason, r.WouldDeny, r.Rule, r.Where,
 		r.Scope, r.Credential, r.Listener, r.Client, r.Question, r.Proto, r.Host, int32(r.Port), r.Method, r.Path, r.Query,
 		r.Values, r.QType, r.Answer, r.Addr, int32(r.Status), r.Sent, r.Received, r.Micros, r.Error, r.Cut, string(r.Data),
 	}

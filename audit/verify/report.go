@@ -71,7 +71,7 @@ type Report struct {
 	Signed  tlog.Tree `json:"signed"` // the newest good checkpoint
 	// UncoveredSince is the time of the first record that is not covered; zero if all are.
 	UncoveredSince time.Time `json:"uncovered_since,omitzero"`
-	SignedAt       time.Time `json:"signed_at"`
+	SignedAt       time.Time `json:"signed_at,omitzero"`
 	// Torn are bytes at the end of the segments or the checkpoints that are no
 	// whole line or checkpoint.
 	Torn int64 `json:"torn"`
@@ -84,8 +84,8 @@ type Report struct {
 	// next start of the writer removes them. Their records are not looked at.
 	Leftover []string `json:"leftover,omitempty"`
 
-	First   time.Time `json:"first"`             // of the first record
-	Last    time.Time `json:"last"`              // of the last
+	First   time.Time `json:"first,omitzero"`    // of the first record; zero if it was not read
+	Last    time.Time `json:"last,omitzero"`     // of the last
 	Absent  []string  `json:"absent,omitempty"`  // files that a log has, and that can be made anew
 	Unknown []string  `json:"unknown,omitempty"` // files that are none of a log's
 }

@@ -166,6 +166,13 @@ func (c *checker) missing(first int64) error {
 // finish checks what is left when the records have been read.
 func (c *checker) finish() error {
 	n := c.edge.n
+	if c.next != nil && len(c.starts) == 0 {
+		was := c.newestSigned()
+		return c.earlier(&Problem{
+			Missing, segment.Name(n), 0, n, was.Tree.N - 1,
+			fmt.Sprintf("no segment is there, and %d records were signed at %s", was.Tree.N, was.Time.Format(time.RFC3339)),
+		})
+	}
 	if c.next != nil {
 		was := c.newestSigned()
 		return c.earlier(&Problem{

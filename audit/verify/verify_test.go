@@ -287,6 +287,11 @@ func TestVerifyNamesTheFirstBadRecord(t *testing.T) {
 		{"last segment missing", func(files map[string][]byte) { delete(files, f.starts[len(f.starts)-1]) }, verify.Cut, f.starts[len(f.starts)-2], -2},
 		{"cut at the start", edit(f.starts[0], func(l [][]byte) [][]byte { return l[2:] }), verify.OutOfPlace, f.starts[0], 0},
 		{"first segment missing", func(files map[string][]byte) { delete(files, f.starts[0]) }, verify.Missing, f.starts[0], 0},
+		{"all segments missing", func(files map[string][]byte) {
+			for _, name := range f.starts {
+				delete(files, name)
+			}
+		}, verify.Missing, f.starts[0], 0},
 		{"middle segment missing", func(files map[string][]byte) { delete(files, mid) }, verify.Missing, mid, int64(first)},
 		{"swapped segments", func(files map[string][]byte) {
 			files[f.starts[0]], files[mid] = files[mid], files[f.starts[0]]

@@ -93,6 +93,15 @@ func TestAccess(t *testing.T) {
 	if d := st.admitted("aaaaaaaa", "POST https://docs.example.com/guide"); d.Verdict != rules.Deny {
 		t.Errorf("another method: %+v", d)
 	}
+	_, text, _ := st.command("access", "ls", "--all", "-o", "json")
+	for _, want := range []string{`"rule": "` + d.Rule + `"`, `"/guide"`, `"GET"`, `"id": "` + a.ID + `"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("access ls -o json lacks %s:\n%s", want, text)
+		}
+	}
+	if _, text, _ = st.command("access", "ls", "--all"); !strings.Contains(text, "private is refused all the same (private_ip)") {
+		t.Errorf("access ls:\n%s", text)
+	}
 	asked, decided := st.records(audit.AccessAsked), st.records(audit.AccessDecided)
 	if len(asked) != 1 || len(decided) != 1 || asked[0].ID != a.ID || asked[0].Ref != a.Request || decided[0].Ref != a.ID ||
 		decided[0].Rule != d.Rule || decided[0].Scope != "approval" || !strings.Contains(string(decided[0].Data), `"by":"tester"`) {

@@ -56,7 +56,11 @@ func newAccessLs() *cobra.Command {
 				}
 			}
 			if asJSON {
-				return printJSON(c.OutOrStdout(), shown)
+				out := make([]askOut, len(shown))
+				for i := range shown {
+					out[i] = askOutOf(&shown[i])
+				}
+				return printJSON(c.OutOrStdout(), out)
 			}
 			if len(shown) == 0 {
 				fmt.Fprintln(c.OutOrStdout(), "nobody waits for an answer")
@@ -72,6 +76,23 @@ func newAccessLs() *cobra.Command {
 	c.Flags().StringVar(&run, "run", "", "of this run only")
 	addOutput(c)
 	return c
+}
+
+// askOut is a request with the rule that an approval of it is.
+type askOut struct {
+	live.Ask
+	Rule string `json:"rule,omitempty"`
+}
+
+func askOutOf(a *live.Ask) askOut {
+	out := askOut{Ask: *a}
+	if r, err := a.Rule(); err == nil && a.State == live.Approved {
+		out.Rule, out.Methods, out.Paths = r.ID, r.Methods, nil
+		for _, p := range r.Paths {
+			out.Paths = append(out.Paths, p.String())
+		}
+	}
+	return out
 }
 
 // printAsk tells of one request on a few lines: paths and reasons are long.
@@ -107,6 +128,7 @@ func printApproval(w io.Writer, a *live.Ask, now time.Time) {
 	for _, p := range r.Paths {
 		fmt.Fprintf(w, "    %s\n", p)
 	}
+	fmt.Fprintln(w, "  an address that is private is refused all the same (private_ip): only a rule with cidrs opens it")
 }
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -165,7 +187,7 @@ func decideAccess(c *cobra.Command, in decideIn) error {
 		return hint(err, "%s", inst.typed("access ls --all"))
 	}
 	if asJSON {
-		return printJSON(c.OutOrStdout(), a)
+		return printJSON(c.OutOrStdout(), askOutOf(&a))
 	}
 	printAsk(c.OutOrStdout(), &a, time.Now())
 	return nil

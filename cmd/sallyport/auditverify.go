@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -204,7 +205,8 @@ func verifyLog(c *cobra.Command, keyFile string, anchorFiles []string) error {
 	if err != nil {
 		return err
 	}
-	if none != nil && len(anchors.Anchors) == 0 { // an anchor knows that there was one
+	// An anchor knows that there was one, and so do its own checkpoints.
+	if none != nil && len(anchors.Anchors) == 0 && !exists(filepath.Join(dir, "checkpoints")) {
 		return none
 	}
 	r, err := verify.Verify(dir, key, anchors)
