@@ -30,10 +30,13 @@ const (
 	Refuse        Kind = "refuse"     // nothing was done
 	Done          Kind = "done"       // what became of an admit; Ref names it
 	Credential    Kind = "credential" // use, refusal, leak
-	Bypass        Kind = "bypass"     // packets that went for another way out
-	Gap           Kind = "gap"        // records that are known to be missing
-	Anchor        Kind = "anchor"     // checkpoints do not reach their anchor, or do again
-	Ship          Kind = "ship"       // records do not reach a collector, or do again
+	// CredentialChange and CARotate are what a person did: Data names them.
+	CredentialChange Kind = "credential.change" //nolint:gosec // G101: the name of a kind
+	CARotate         Kind = "ca.rotate"
+	Bypass           Kind = "bypass" // packets that went for another way out
+	Gap              Kind = "gap"    // records that are known to be missing
+	Anchor           Kind = "anchor" // checkpoints do not reach their anchor, or do again
+	Ship             Kind = "ship"   // records do not reach a collector, or do again
 )
 
 // Schema is the version of the record format.

@@ -164,7 +164,7 @@ func category(r *audit.Record) string {
 	switch {
 	case isRequest(r), r.Kind == audit.Bypass:
 		return "network"
-	case r.Kind == audit.PolicyLoad, r.Kind == audit.PolicyRefuse:
+	case r.Kind == audit.PolicyLoad, r.Kind == audit.PolicyRefuse, r.Kind == audit.CredentialChange, r.Kind == audit.CARotate:
 		return "configuration"
 	}
 	return "process"
@@ -183,7 +183,7 @@ func types(r *audit.Record) []string {
 		return []string{"end"}
 	case audit.Bypass:
 		return []string{"connection", "denied"}
-	case audit.PolicyLoad:
+	case audit.PolicyLoad, audit.CredentialChange, audit.CARotate:
 		return []string{"change"}
 	default:
 		return []string{"info"}

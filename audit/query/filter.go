@@ -172,7 +172,7 @@ var closed = map[string][]string{
 	"kind": {
 		string(audit.LogOpen), string(audit.LogClose), string(audit.LogPack), string(audit.LogRetain), string(audit.PolicyLoad), string(audit.PolicyRefuse), string(audit.AccessAsked), string(audit.AccessDecided), string(audit.CellUp), string(audit.CellDown),
 		string(audit.RunStart), string(audit.RunEnd), string(audit.DNS), string(audit.Admit), string(audit.Refuse), string(audit.Done),
-		string(audit.Credential), string(audit.Bypass), string(audit.Gap), string(audit.Anchor), string(audit.Ship),
+		string(audit.Credential), string(audit.CredentialChange), string(audit.CARotate), string(audit.Bypass), string(audit.Gap), string(audit.Anchor), string(audit.Ship),
 	},
 }
 

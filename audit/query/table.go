@@ -208,6 +208,8 @@ func What(r *audit.Record) string {
 		return join(ofRun(r), r.Run, r.Error)
 	case audit.CellUp, audit.CellDown:
 		return join(r.Run, r.Cell, r.Error, brief(r.Data))
+	case audit.CredentialChange, audit.CARotate:
+		return ofChange(r)
 	default:
 		return ofLog(r)
 	}

@@ -30,6 +30,9 @@ type words struct {
 	State string `json:"state"`
 	By    string `json:"by"`
 	Note  string `json:"note"`
+	// credential.change, ca.rotate
+	Event string    `json:"event"`
+	At    time.Time `json:"at"`
 	// policy.load, policy.refuse
 	Name string `json:"name"`
 	File string `json:"file"`
@@ -87,6 +90,22 @@ func ofLog(r *audit.Record) string {
 	default:
 		return join(r.Run, place(r), r.Error, brief(r.Data))
 	}
+}
+
+// ofChange tells what a person did, and when, if that was recorded only after a while.
+func ofChange(r *audit.Record) string {
+	var d words
+	if len(r.Data) > 0 && json.Unmarshal(r.Data, &d) != nil {
+		return join(r.Credential, r.Error, brief(r.Data))
+	}
+	return join(d.Event, r.Credential, by(d.By), d.earlier(r.Time))
+}
+
+func (d *words) earlier(recorded time.Time) string {
+	if d.At.IsZero() || recorded.Sub(d.At) < time.Minute {
+		return ""
+	}
+	return "at " + d.At.UTC().Format("01-02 15:04:05")
 }
 
 func (d *words) packed() string {

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"sallyport/audit"
@@ -39,6 +40,9 @@ var told = []struct {
 	{audit.Refuse, audit.Record{Method: "GET", Host: "a.example", Port: 443, Path: "/x", Status: 403}, "GET a.example/x -> 403"},
 	{audit.Done, audit.Record{Host: "a.example", Port: 443, Path: "/x", Status: 200, Sent: 1, Received: 2, Micros: 3000}, "200 1B up 2B down 3ms a.example/x"},
 	{audit.Credential, audit.Record{Method: "GET", Host: "a.example", Port: 443, Path: "/x", Credential: "k", Data: json.RawMessage(`{"event":"use"}`)}, "use: GET a.example/x with k"},
+	{audit.CredentialChange, audit.Record{Credential: "k", Time: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC), Data: json.RawMessage(`{"event":"rotated","by":"alice","uid":1000,"at":"2026-01-31T12:00:00Z"}`)}, "rotated k by alice"},
+	{audit.CredentialChange, audit.Record{Credential: "k", Time: time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC), Data: json.RawMessage(`{"event":"revoked","by":"root","uid":0,"at":"2026-01-31T10:30:00Z"}`)}, "revoked k by root at 01-31 10:30:00"},
+	{audit.CARotate, audit.Record{Data: json.RawMessage(`{"event":"switch","by":"root","uid":0}`)}, "switch by root"},
 	{audit.Bypass, audit.Record{Run: "R", Data: json.RawMessage(`{"udp":3,"icmp":1,"tcp":0,"other":0,"limited":2}`)}, "packets dropped: 3 UDP, 1 ICMP, 2 too many for the gateway of run R"},
 	{audit.Gap, audit.Record{Error: "no space", Data: json.RawMessage(`{"cause":"refused","refused":3}`)}, "3 records refused: no space"},
 	{audit.Gap, audit.Record{Error: "no space", Data: json.RawMessage(`{"cause":"refused","refused":1,"late":2}`)}, "1 record refused, 2 late: no space"},

@@ -31,6 +31,7 @@ type changedOut struct {
 	Broker string `json:"broker"`           // ok, revoked, or what is wrong; "not up" if it does not run
 	Grants int    `json:"grants,omitempty"` // that ended
 	Note   string `json:"note,omitempty"`
+	Log    string `json:"log,omitempty"` // ok, or why there is no record yet
 }
 
 func printChanged(w io.Writer, o changedOut) error {
@@ -40,6 +41,9 @@ func printChanged(w io.Writer, o changedOut) error {
 	}
 	if o.Note != "" {
 		rows = append(rows, []string{"note", o.Note})
+	}
+	if o.Log != "" && o.Log != "ok" {
+		rows = append(rows, []string{"log", o.Log})
 	}
 	return printFit(w, rows)
 }
@@ -104,7 +108,7 @@ func addCredential(c *cobra.Command, name string, d describe) (changedOut, error
 			return changedOut{}, err
 		}
 	}
-	return t.done(c.Context(), "the secret is kept")
+	return t.done(c.Context(), "added", "the secret is kept")
 }
 
 func newCredentialRotate() *cobra.Command {
@@ -135,7 +139,7 @@ change the secret where it is, then rotate. It also takes back an earlier revoke
 		} else if err := t.unrevoke(); err != nil {
 			return changedOut{}, err
 		}
-		return t.done(c.Context(), did)
+		return t.done(c.Context(), "rotated", did)
 	}, printChanged)
 }
 
@@ -258,8 +262,9 @@ func (t *credentialTask) unrevoke() error {
 }
 
 // done has the daemons take up the change, and tells what came of it.
-func (t *credentialTask) done(ctx context.Context, did string) (changedOut, error) {
+func (t *credentialTask) done(ctx context.Context, event, did string) (changedOut, error) {
 	out := changedOut{Name: t.name, Did: did, Source: sourceText(t.cred.Source), File: t.file, Broker: "not up"}
+	out.Log = t.tell(ctx, event)
 	if _, up := supervisorPID(t.inst); !up || t.custom() {
 		return out, nil
 	}
@@ -288,7 +293,12 @@ func (t *credentialTask) revoke(ctx context.Context) (changedOut, error) {
 	}
 	if !t.custom() {
 		var err error
-		if out.Broker, out.Grants, err = t.mark(ctx); err != nil {
+		if err := t.inst.revoke(t.name); err != nil {
+			return out, err
+		}
+		out.Broker, out.Grants, err = t.mark(ctx)
+		out.Log = t.tell(ctx, "revoked")
+		if err != nil {
 			return out, err
 		}
 	}
@@ -301,11 +311,8 @@ func (t *credentialTask) revoke(ctx context.Context) (changedOut, error) {
 	return out, nil
 }
 
-// mark revokes the credential of the instance, for good and, if it is up, at once.
+// mark has the broker, if it is up, end the grants of what was revoked.
 func (t *credentialTask) mark(ctx context.Context) (state string, grants int, err error) {
-	if err := t.inst.revoke(t.name); err != nil {
-		return "", 0, fmt.Errorf("revoking: %w", err)
-	}
 	if _, up := supervisorPID(t.inst); !up {
 		return "not up", 0, nil
 	}

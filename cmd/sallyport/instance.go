@@ -216,6 +216,7 @@ func (i instance) layout(a accounts) []dir {
 		{i.state("secrets-key"), 0o700, a.broker.uid, a.broker.gid},
 		{i.state("revoked"), 0o755, 0, 0},
 		{i.state("generations"), 0o755, 0, 0},
+		{i.changes(), 0o700, 0, 0},
 		{i.state("cells"), 0o700, 0, 0},
 		{i.state("images"), 0o755, 0, 0},
 		{i.state("containerd"), 0o700, 0, 0},

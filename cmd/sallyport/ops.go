@@ -120,8 +120,11 @@ func (g *gateway) handler() http.Handler {
 	mux.Handle("POST /v1/status", control.Handle(rootOnly, func(context.Context, empty) (statusOut, error) {
 		return g.status(), nil
 	}))
-	mux.Handle("POST /v1/ca", control.Handle(rootOnly, func(_ context.Context, in caIn) (caOut, error) {
-		return g.rotateCA(in)
+	mux.Handle("POST /v1/ca", control.Handle(rootOnly, func(ctx context.Context, in caIn) (caOut, error) {
+		return g.rotateCA(ctx, in)
+	}))
+	mux.Handle("POST /v1/changed", control.Handle(rootOnly, func(ctx context.Context, c change) (empty, error) {
+		return empty{}, g.recordChange(ctx, audit.CredentialChange, c)
 	}))
 	mux.Handle("POST /v1/try", control.Handle(rootOnly, g.try))
 	return mux

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sallyport/audit"
 	"sallyport/certs"
 )
 
@@ -17,6 +18,8 @@ type (
 	caIn struct {
 		Rotate bool // go one step on
 		Now    bool // also if a sandbox will not trust what signs then
+		By     string
+		UID    int
 	}
 	caOut struct {
 		Certificate string   `json:"certificate"` // PEM of every root to trust
@@ -31,18 +34,24 @@ type (
 // rotateCA tells of the CA, after it has gone a step on where it is asked to:
 // without a next root it makes one; with one it switches, once no sandbox is
 // left that would not trust it.
-func (g *gateway) rotateCA(in caIn) (caOut, error) {
+func (g *gateway) rotateCA(ctx context.Context, in caIn) (caOut, error) {
 	roots := g.ca.Roots()
 	var out caOut
 	switch {
 	case !in.Rotate:
 	case len(roots) == 1:
+		if err := g.recordChange(ctx, audit.CARotate, change{Event: "prepare", By: in.By, UID: in.UID}); err != nil {
+			return caOut{}, err
+		}
 		if err := g.ca.Prepare(); err != nil {
 			return caOut{}, err
 		}
 		out.Prepared = true
 		g.log.Info("a next CA is ready")
 	case in.Now || len(g.distrust(certs.Fingerprint(roots[1].Raw))) == 0:
+		if err := g.recordChange(ctx, audit.CARotate, change{Event: "switch", By: in.By, UID: in.UID}); err != nil {
+			return caOut{}, err
+		}
 		if err := g.ca.Switch(); err != nil {
 			return caOut{}, err
 		}
@@ -87,7 +96,7 @@ started before, lets the next one sign and forgets the old one.`,
 			if err != nil {
 				return err
 			}
-			out, err := rotate(c.Context(), inst, caIn{Rotate: true, Now: now})
+			out, err := rotate(c.Context(), inst, caIn{Rotate: true, Now: now, By: asker().User, UID: asker().UID})
 			if err != nil {
 				return err
 			}

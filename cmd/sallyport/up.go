@@ -367,7 +367,13 @@ func (s *supervisor) gateway(ctx context.Context) error {
 	d := s.daemon("gateway", s.who.gateway, files...)
 	d.args = append(d.args, s.logArgs...)
 	s.group.start(ctx, d)
-	return s.ready(ctx, d, s.inst.gatewaySocket(), "/v1/status")
+	if err := s.ready(ctx, d, s.inst.gatewaySocket(), "/v1/status"); err != nil {
+		return err
+	}
+	if err := s.inst.tellChanges(ctx); err != nil { // they stay where they are
+		s.log.Error("recording what was changed while the gateway was down", "cause", err)
+	}
+	return nil
 }
 
 func (s *supervisor) daemon(name string, who account, files ...*os.File) *daemon {

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"sallyport/audit"
+	"sallyport/audit/query"
+)
+
+// TestChangesOfCredentialsAreRecorded: who did what and when, also of what is done
+// while the instance is down.
+func TestChangesOfCredentialsAreRecorded(t *testing.T) {
+	t.Setenv("SUDO_USER", "alice")
+	t.Setenv("SUDO_UID", "1000")
+	t.Setenv("SUDO_GID", "1000")
+	st := newStage(t)
+	down := st.up()
+	do := func(args ...string) string {
+		t.Helper()
+		var out, errs bytes.Buffer
+		args = append(args, "--instance", st.inst.name)
+		if code := run(t.Context(), args, strings.NewReader(""), &out, &errs); code != 0 {
+			t.Fatalf("%v: exit %d: %s%s", args, code, out.String(), errs.String())
+		}
+		return out.String()
+	}
+	told := func() (list []string) {
+		t.Helper()
+		for _, r := range st.records(audit.CredentialChange) {
+			if r.Credential != "api" || !strings.Contains(string(r.Data), `"uid":1000,"at":"2`) {
+				t.Errorf("%+v", r)
+			}
+			list = append(list, query.What(&r))
+		}
+		return list
+	}
+	creds := st.path("creds")
+	do("credential", "test", "api")
+	if list := told(); len(list) != 0 {
+		t.Errorf("nothing was changed: %q", list)
+	}
+	do("credential", "revoke", "api", "--credentials", creds)
+	do("credential", "rotate", "api", "--credentials", creds)
+	want := []string{"revoked api by alice", "rotated api by alice"}
+	if list := told(); !slices.Equal(list, want) {
+		t.Errorf("%q, want %q", list, want)
+	}
+	down()
+	if out := do("credential", "revoke", "api", "--credentials", creds); !strings.Contains(out, "recorded with the next: "+st.inst.typed("up")) {
+		t.Errorf("down: %s", out)
+	}
+	if list := told(); !slices.Equal(list, want) {
+		t.Errorf("down: %q", list)
+	}
+	for range 2 { // as each start does
+		st.must(st.inst.tellChanges(t.Context()))
+		if list := told(); !slices.Equal(list, append(slices.Clone(want), "revoked api by alice")) {
+			t.Errorf("after the next start: %q", list)
+		}
+	}
+}
