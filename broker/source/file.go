@@ -92,6 +92,8 @@ func vet(fi fs.FileInfo, path string, cfg Config) error {
 		return errors.New("it is not a regular file")
 	case uid != 0 && uid != cfg.UID:
 		return fmt.Errorf("it belongs to user %d, who could change it; run: chown %s %s", uid, cfg.User, path)
+	case fi.Mode().Perm()&0o177 != 0 && uid != cfg.UID: // closed to others, it would be closed to the broker too
+		return fmt.Errorf("its mode is %04o, so that others than its owner can reach it; run: chown %s %s && chmod 0400 %s", fi.Mode().Perm(), cfg.User, path, path)
 	case fi.Mode().Perm()&0o177 != 0:
 		return fmt.Errorf("its mode is %04o, so that others than its owner can reach it; run: chmod 0400 %s", fi.Mode().Perm(), path)
 	}

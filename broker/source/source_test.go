@@ -114,6 +114,15 @@ func TestFileMode(t *testing.T) {
 			t.Errorf("mode %o: %v, want the chmod to type", mode, err)
 		}
 	}
+	if uid := os.Getuid(); uid == 0 { // a file of root's that is closed to others is closed to the broker
+		cfg := config()
+		cfg.UID, cfg.User = 4200001, "sallyport-broker"
+		path := write(t, text, 0o644)
+		want := "run: chown sallyport-broker " + path + " && chmod 0400 " + path
+		if _, err := get(t, policyfile.Source{File: path}, cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("of root's: %v, want %q", err, want)
+		}
+	}
 	for _, mode := range []os.FileMode{0o600, 0o400, 0o200} { // root reads what it cannot
 		if got, err := get(t, policyfile.Source{File: write(t, text, mode)}, config()); err != nil || got != text {
 			t.Errorf("twin, mode %o: %q, %v", mode, got, err)

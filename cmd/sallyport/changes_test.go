@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -60,5 +61,42 @@ func TestChangesOfCredentialsAreRecorded(t *testing.T) {
 		if list := told(); !slices.Equal(list, append(slices.Clone(want), "revoked api by alice")) {
 			t.Errorf("after the next start: %q", list)
 		}
+	}
+}
+
+// TestRotateFailsOnWhatTheBrokerCannotUse, and is good once the file is mended.
+func TestRotateFailsOnWhatTheBrokerCannotUse(t *testing.T) {
+	st := newStage(t)
+	defer st.up()()
+	for _, tt := range []struct {
+		mode os.FileMode
+		code int
+		says string
+	}{{0o644, 1, "but the broker cannot use it: "}, {0o400, 0, ""}} {
+		st.must(os.Chmod(st.path("token"), tt.mode))
+		var out, errs bytes.Buffer
+		args := []string{"credential", "rotate", "api", "--instance", st.inst.name, "--credentials", st.path("creds")}
+		if code := run(t.Context(), args, strings.NewReader(""), &out, &errs); code != tt.code || !strings.Contains(errs.String(), tt.says) {
+			t.Errorf("mode %o: exit %d, want %d: %s%s", tt.mode, code, tt.code, out.String(), errs.String())
+		}
+	}
+}
+
+// TestAddAsksWhichFiles: an instance that is down does not say where its credential
+// files are, and the default's are not its own.
+func TestAddAsksWhichFiles(t *testing.T) {
+	st := newStage(t)
+	st.must(os.RemoveAll(st.inst.sourceDir()))
+	var out, errs bytes.Buffer
+	args := []string{"credential", "add", "other-of-a-test", "--type", "bearer", "--host", "other.example.com", "--instance", st.inst.name}
+	code := run(t.Context(), args, strings.NewReader("another-secret-0002\n"), &out, &errs)
+	if code != 2 || !strings.Contains(errs.String(), "--credentials DIR") || exists(st.inst.secrets()+"/other-of-a-test.age") {
+		t.Errorf("exit %d: %s%s", code, out.String(), errs.String())
+	}
+	out.Reset()
+	errs.Reset()
+	args = append(args, "--credentials", st.path("creds"))
+	if code := run(t.Context(), args, strings.NewReader("another-secret-0002\n"), &out, &errs); code != 0 || !exists(st.path("creds/other-of-a-test.yaml")) {
+		t.Errorf("twin: exit %d: %s%s", code, out.String(), errs.String())
 	}
 }

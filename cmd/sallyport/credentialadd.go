@@ -93,6 +93,9 @@ func addCredential(c *cobra.Command, name string, d describe) (changedOut, error
 	}
 	fresh := t.cred.Name == ""
 	switch {
+	case fresh && t.guessed && !t.custom() && t.inst.name != defaultInstance:
+		return changedOut{}, usage(hint(fmt.Errorf("instance %q is not up, so nobody knows where its credential files are", t.inst.name),
+			"the directory that it is started with: %s --credentials DIR …", t.inst.typed("credential add "+name)))
 	case fresh:
 		if t.cred, err = d.credential(t.inst, t.file, name, t.store); err != nil {
 			return changedOut{}, err
@@ -172,6 +175,7 @@ type credentialTask struct {
 	inst      instance
 	store     store.Store
 	dir, file string // of the credential files, and of this one
+	guessed   bool   // the instance did not say where they are
 	name      string
 	cred      policyfile.Credential // no name: there is no file yet
 }
@@ -192,9 +196,9 @@ func openTask(c *cobra.Command, name string) (*credentialTask, error) {
 		return nil, err
 	}
 	if t.dir == "" {
-		t.dir = defaultCredentials
+		t.dir, t.guessed = defaultCredentials, true
 		if told, err := os.ReadFile(inst.sourceDir()); err == nil && len(told) > 0 {
-			t.dir = string(told)
+			t.dir, t.guessed = string(told), false
 		}
 	}
 	t.file = filepath.Join(t.dir, name+".yaml")
@@ -282,6 +286,9 @@ func (t *credentialTask) done(ctx context.Context, event, did string) (changedOu
 	}
 	if out.Broker = st.Status; st.Error != "" {
 		out.Broker += ": " + st.Error
+	}
+	if st.Status == "error" {
+		return out, hint(fmt.Errorf("%s, but the broker cannot use it: %s", did, st.Error), "then: %s", t.inst.typed("credential test "+t.name))
 	}
 	return out, nil
 }
