@@ -32,7 +32,7 @@ func (e *RecoveryError) Error() string {
 }
 
 const (
-	hintVerify = "keep a copy, run audit verify on it, then restore the missing part or move the directory and the key's files away to begin a new log"
+	hintVerify = "keep a copy, run audit verify on it, then restore the missing part or move the directory, the key's files and audit.pub away to begin a new log"
 	hintKey    = "restore the key that belongs to this log, or move the directory away to begin a new log"
 )
 

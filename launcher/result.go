@@ -286,6 +286,9 @@ func because(denials []Denial) string {
 	for i, word := range words {
 		words[i] = fmt.Sprintf("%s (%s)", word, strings.Join(reasons[word], ", "))
 	}
+	if n := len(words); n > 1 { // read as one sentence, none is the cause of another
+		words = append(words[:n-2], words[n-2]+" or "+words[n-1])
+	}
 	return strings.Join(words, ", ")
 }
 
@@ -300,8 +303,10 @@ func wordFor(reason string) string {
 		return "for want of a credential"
 	case "bad_request", "authority_mismatch", "path_ambiguous", "query_ambiguous":
 		return "as malformed"
-	case "client_gone", "no_request", "client_rejected_ca":
+	case "client_gone", "no_request":
 		return "because the client went away"
+	case "client_rejected_ca": // or was ended then
+		return "because the client hung up in the handshake"
 	default:
 		return "by policy"
 	}

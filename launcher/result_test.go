@@ -16,10 +16,14 @@ func TestWhatDeniedARequestIsTold(t *testing.T) {
 	}{
 		{[]string{"host_not_allowed", "path_not_allowed", "host_not_allowed"}, "by policy (host_not_allowed, path_not_allowed)"},
 		{[]string{"audit_unavailable", "audit_unavailable"}, "because it could not be recorded (audit_unavailable)"},
-		{[]string{"host_not_allowed", "limit", "placeholder_leak"}, "by policy (host_not_allowed, placeholder_leak), over a limit (limit)"},
+		{[]string{"host_not_allowed", "limit", "placeholder_leak"}, "by policy (host_not_allowed, placeholder_leak) or over a limit (limit)"},
 		{[]string{"credential_unavailable"}, "for want of a credential (credential_unavailable)"},
 		{[]string{"bad_request"}, "as malformed (bad_request)"},
-		{[]string{"client_rejected_ca"}, "because the client went away (client_rejected_ca)"},
+		{[]string{"client_rejected_ca"}, "because the client hung up in the handshake (client_rejected_ca)"},
+		{
+			[]string{"path_not_allowed", "limit", "client_gone"},
+			"by policy (path_not_allowed), over a limit (limit) or because the client went away (client_gone)",
+		},
 	} {
 		var denials []launcher.Denial
 		for _, r := range tt.reasons {

@@ -89,9 +89,19 @@ A word alone is looked for in host, path, rule, reason and error.`
 func filterOf(c *cobra.Command, args []string) (query.Filter, error) {
 	terms := args
 	for _, name := range []string{"run", "host", "verdict"} {
-		if v, _ := c.Flags().GetString(name); v != "" {
-			terms = append(terms, fmt.Sprintf("%s=%q", name, v))
+		v, _ := c.Flags().GetString(name)
+		if v == "" {
+			continue
 		}
+		term := fmt.Sprintf("%s=%q", name, v)
+		if _, err := query.Parse(term, time.Now()); err != nil { // it has no column that was typed
+			text := err.Error()
+			if bad, ok := errors.AsType[*query.ParseError](err); ok {
+				text = bad.Text
+			}
+			return query.Filter{}, usage(hint(fmt.Errorf("--%s %s: %s", name, v, text), "%s --help", c.CommandPath()))
+		}
+		terms = append(terms, term)
 	}
 	f, err := query.Parse(strings.Join(terms, " "), time.Now())
 	if err != nil {

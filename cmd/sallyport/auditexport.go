@@ -210,6 +210,9 @@ func verifyBundle(c *cobra.Command, path, keyFile string, anchorFiles []string) 
 	if err != nil {
 		return err
 	}
+	if _, err := os.Stat(path); err != nil {
+		return usage(hint(fmt.Errorf("bundle: %w", err), "%s --bundle FILE", c.CommandPath())) // it was never looked at
+	}
 	r, err := export.CheckBundle(path, key, anchors.Anchors...)
 	if asJSON {
 		out := struct {

@@ -207,6 +207,9 @@ func verifyLog(c *cobra.Command, keyFile string, anchorFiles []string) error {
 	}
 	// An anchor knows that there was one, and so do its own checkpoints.
 	if none != nil && len(anchors.Anchors) == 0 && !exists(filepath.Join(dir, "checkpoints")) {
+		if dir, _ := c.Flags().GetString("dir"); dir != "" && !exists(dir) {
+			return usage(none) // it was never looked at
+		}
 		return none
 	}
 	r, err := verify.Verify(dir, key, anchors)

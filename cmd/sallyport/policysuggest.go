@@ -41,7 +41,11 @@ Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file t
 				return err
 			}
 			if from == "" {
-				return usage(hint(errors.New("no log is named"), "%s --from DIR", c.CommandPath()))
+				inst, err := instanceOf(c)
+				if err != nil {
+					return err
+				}
+				return usage(hint(errors.New("no log is named"), "%s --from %s", c.CommandPath(), inst.auditDir()))
 			}
 			f, err := query.Parse(filter, time.Now())
 			if err != nil {
