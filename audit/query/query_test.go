@@ -210,7 +210,7 @@ func TestTableLG02(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := query.Table(&out, query.Records(dir, query.Filter{})); err != nil {
+	if err := query.Table(&out, query.Columns, query.Records(dir, query.Filter{})); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range out.String() {
@@ -260,18 +260,18 @@ func TestTable(t *testing.T) {
 	l, dir := open(t)
 	add(t, l, sample()...)
 	var out bytes.Buffer
-	if err := query.Table(&out, query.Records(dir, parse(t, "run=r1"))); err != nil {
+	if err := query.Table(&out, query.Columns, query.Records(dir, parse(t, "run=r1"))); err != nil {
 		t.Fatal(err)
 	}
-	want := `TIME UTC KIND        VERDICT  REASON                 WHAT
+	want := `TIME UTC KIND           VERDICT REASON                 WHAT
 2027-01-31
-12:00:00 run.start                                   x r1
-12:01:00 dns         inspect  allowed                A api.stripe.com -> 198.18.0.1
-12:02:00 admit       inspect  allowed                POST api.stripe.com/v1/charges with stripe
-12:03:00 done        inspect  allowed                200 1.2k up 3.3k down 12ms api.stripe.com/v1/c…
-12:04:00 refuse      deny     host_not_allowed       POST evil.example/x
-12:05:00 refuse      deny     host_not_allowed       POST evil.example/x
-12:07:00 done        deny     private_ip             0B up 0B down 0s rebind.example address 10.0.0…
+12:00:00 run.start                                     x r1
+12:01:00 dns            inspect allowed                A api.stripe.com -> 198.18.0.1
+12:02:00 admit          inspect allowed                POST api.stripe.com/v1/charges with stripe
+12:03:00 done           inspect allowed                200 1.2k up 3.3k down 12ms api.stripe.com/v1…
+12:04:00 refuse         deny    host_not_allowed       POST evil.example/x
+12:05:00 refuse         deny    host_not_allowed       POST evil.example/x
+12:07:00 done           deny    private_ip             0B up 0B down 0s rebind.example address 10.0…
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("Table (-want +got):\n%s", diff)
@@ -375,7 +375,7 @@ func FuzzReader(f *testing.F) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		if err := query.Table(&out, query.Records(dir, query.Filter{})); err != nil {
+		if err := query.Table(&out, query.Columns, query.Records(dir, query.Filter{})); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range out.String() {

@@ -76,23 +76,28 @@ func Object(w io.Writer, v any) error {
 	return err
 }
 
-// The columns of a table; with a space between them they take 100.
+// Columns is how wide a table is where nobody says how wide a terminal is.
+const Columns = 100
+
+// The columns of a table. Kinds and reasons are never cut, for people take filters
+// from them; what is last has the rest of the line, and at least leastWhat.
 const (
 	widthTime   = 8
-	widthKind   = 11
-	widthJudged = 8
+	widthKind   = 14
+	widthJudged = 7
 	widthReason = 22
-	widthWhat   = 47
+	leastWhat   = 24
 )
 
-// Table writes records as lines of at most 100 columns, under a heading and,
+// Table writes records as lines of at most that many columns, under a heading and,
 // where the day changes, its date. Times are UTC. It writes as it reads. Lines
 // that are no records are told in place; the first other error ends it.
-func Table(w io.Writer, recs iter.Seq2[audit.Record, error]) error {
+func Table(w io.Writer, columns int, recs iter.Seq2[audit.Record, error]) error {
 	day := ""
+	t := table{w, max(leastWhat, columns-(widthTime+widthKind+widthJudged+widthReason+4))}
 	for r, err := range recs {
 		if bad, ok := errors.AsType[*LineError](err); ok {
-			if _, err := fmt.Fprintf(w, "%s\n", Fit(Printable("! "+bad.Error()), 100)); err != nil {
+			if _, err := fmt.Fprintf(w, "%s\n", Fit(Printable("! "+bad.Error()), columns)); err != nil {
 				return err
 			}
 			continue
@@ -101,42 +106,48 @@ func Table(w io.Writer, recs iter.Seq2[audit.Record, error]) error {
 			return err
 		}
 		at := r.Time.UTC()
-		if err := heading(w, &day, at.Format(time.DateOnly)); err != nil {
+		if err := t.heading(&day, at.Format(time.DateOnly)); err != nil {
 			return err
 		}
-		if err := row(w, at.Format(time.TimeOnly), string(r.Kind), r.Verdict, r.Reason, What(&r)); err != nil {
+		if err := t.row(at.Format(time.TimeOnly), string(r.Kind), r.Verdict, r.Reason, What(&r)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// table is what lines are written to, and how wide their last column is.
+type table struct {
+	w    io.Writer
+	what int
+}
+
 // heading writes the date where it changes, and the columns' names above all.
-func heading(w io.Writer, day *string, today string) error {
+func (t table) heading(day *string, today string) error {
 	if today == *day {
 		return nil
 	}
 	if *day == "" {
-		if err := row(w, "TIME UTC", "KIND", "VERDICT", "REASON", "WHAT"); err != nil {
+		if err := t.row("TIME UTC", "KIND", "VERDICT", "REASON", "WHAT"); err != nil {
 			return err
 		}
 	}
 	*day = today
-	_, err := fmt.Fprintln(w, today)
+	_, err := fmt.Fprintln(t.w, today)
 	return err
 }
 
-func row(w io.Writer, when, kind, judged, reason, what string) error {
+func (t table) row(when, kind, judged, reason, what string) error {
 	var b strings.Builder
 	for _, c := range []struct {
 		text  string
 		width int
-	}{{when, widthTime}, {kind, widthKind}, {judged, widthJudged}, {reason, widthReason}, {what, widthWhat}} {
+	}{{when, widthTime}, {kind, widthKind}, {judged, widthJudged}, {reason, widthReason}, {what, t.what}} {
 		text := Fit(Printable(c.text), c.width)
 		b.WriteString(text)
 		b.WriteString(strings.Repeat(" ", c.width-width(text)+1))
 	}
-	_, err := fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	_, err := fmt.Fprintln(t.w, strings.TrimRight(b.String(), " "))
 	return err
 }
 

@@ -3,6 +3,7 @@ package query
 import (
 	"encoding/json"
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -78,7 +79,7 @@ func ofLog(r *audit.Record) string {
 	case audit.PolicyLoad:
 		return join(d.Name, shortDigest(r.Policy), after("instead of", shortDigest(d.Was)), after("for run", r.Run), after("from", d.File))
 	case audit.PolicyRefuse:
-		return join(d.File, r.Error, after("for run", r.Run), after("stays:", shortDigest(r.Policy)))
+		return join(refused(d.File, r.Error), after("for run", r.Run), after("stays:", shortDigest(r.Policy)))
 	case audit.Bypass:
 		return join(d.dropped(), after("of run", r.Run))
 	case audit.Gap:
@@ -106,6 +107,15 @@ func (d *words) earlier(recorded time.Time) string {
 		return ""
 	}
 	return "at " + d.At.UTC().Format("01-02 15:04:05")
+}
+
+// refused says what is wrong with a file: each place in it is told after the file's
+// own name, without its directory, or after all of its path where none is told.
+func refused(file, why string) string {
+	if file == "" || !strings.Contains(why, file) {
+		return join(file, why)
+	}
+	return strings.ReplaceAll(why, file, path.Base(file))
 }
 
 func (d *words) packed() string {

@@ -28,6 +28,7 @@ var told = []struct {
 	{audit.PolicyLoad, audit.Record{Policy: "sha256:abababababababababab"}, "sha256:abababababab"},
 	{audit.PolicyLoad, audit.Record{Run: "R", Policy: "sha256:abababababababababab", Data: json.RawMessage(`{"was":"sha256:cdcdcdcdcdcdcdcdcd","file":"/p.yaml"}`)}, "sha256:abababababab instead of sha256:cdcdcdcdcdcd for run R from /p.yaml"},
 	{audit.PolicyRefuse, audit.Record{Run: "R", Policy: "sha256:abababababababababab", Error: "no rules", Data: json.RawMessage(`{"file":"/p.yaml"}`)}, "/p.yaml no rules for run R stays: sha256:abababababab"},
+	{audit.PolicyRefuse, audit.Record{Error: "/etc/p/live.yaml:3:1: unknown key\n/etc/p/live.yaml:4:1: another", Data: json.RawMessage(`{"file":"/etc/p/live.yaml"}`)}, "live.yaml:3:1: unknown key\nlive.yaml:4:1: another"},
 	{audit.AccessAsked, audit.Record{Method: "GET", Host: "a.example", Port: 443, Path: "/x", Data: json.RawMessage(`{"why":"docs"}`)}, "GET a.example/x (docs)"},
 	{audit.AccessDecided, audit.Record{Method: "GET", Host: "a.example", Port: 443, Path: "/x", Data: json.RawMessage(`{"state":"approved","by":"root","until":"2026-01-31T13:00:00Z","note":"once"}`)}, "approved by root GET a.example/x until 01-31 13:00 (once)"},
 	{audit.AccessDecided, audit.Record{Host: "a.example", Port: 22, Data: json.RawMessage(`{"state":"denied","by":"root"}`)}, "denied by root a.example:22"},
@@ -82,7 +83,7 @@ func TestTablesHoldNoJSON(t *testing.T) {
 			}
 		}
 	}
-	if err := query.Table(&out, recs); err != nil {
+	if err := query.Table(&out, query.Columns, recs); err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(out.String()) {

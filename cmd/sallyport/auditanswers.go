@@ -212,6 +212,9 @@ refusals). Denied are refused requests and names, and what failed after it was a
 	return answerCommand(c, func(c *cobra.Command, _ []string, x *index.Index) (result, error) {
 		by, _ := c.Flags().GetString("by")
 		n, _ := c.Flags().GetInt("number")
+		if n < 1 {
+			return result{}, usage(hint(fmt.Errorf("-n %d: at least 1", n), "sallyport audit top -n 20"))
+		}
 		span, err := spanOf(c)
 		if err != nil {
 			return result{}, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"sallyport/audit"
 	"sallyport/audit/query"
@@ -115,6 +117,16 @@ func addFilter(c *cobra.Command) {
 	c.Flags().String("host", "", "about this host")
 	c.Flags().String("verdict", "", "deny, tunnel or inspect")
 	addOutput(c)
+}
+
+// columnsOf is how wide a terminal is, and for everything else [query.Columns].
+func columnsOf(w io.Writer) int {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
+			return columns
+		}
+	}
+	return query.Columns
 }
 
 func newAuditQuery() *cobra.Command {
@@ -268,7 +280,7 @@ func printRecords(c *cobra.Command, dir string, recs iter.Seq2[audit.Record, err
 	case asJSON:
 		err = query.JSON(c.OutOrStdout(), counted) // one record a line, as in the log
 	default:
-		err = query.Table(c.OutOrStdout(), counted)
+		err = query.Table(c.OutOrStdout(), columnsOf(c.OutOrStdout()), counted)
 	}
 	if err == nil && found == 0 && c.Context().Err() == nil {
 		fmt.Fprintln(c.ErrOrStderr(), "sallyport: "+whyNone(c, dir))

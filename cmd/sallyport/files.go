@@ -85,7 +85,7 @@ type policy struct {
 // loadPolicy reads a policy file as a person named it.
 func loadPolicy(src policySource, creds []policyfile.Credential) (*policy, error) {
 	p, err := readPolicy(src, creds)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, told := errors.AsType[*hintError](err); !told && errors.Is(err, fs.ErrNotExist) {
 		return nil, usage(hint(err, "sallyport policy lint %s", src.path))
 	}
 	if err != nil {

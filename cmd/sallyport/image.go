@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -53,6 +54,9 @@ func newImageLoad() *cobra.Command {
 			engine, err := imageEngine(c)
 			if err != nil {
 				return err
+			}
+			if _, err := os.Stat(args[0]); err != nil {
+				return usage(hint(fmt.Errorf("reading an archive: %w", err), "docker save IMAGE > image.tar; sallyport image load image.tar"))
 			}
 			if unless != "" {
 				img, err := engine.Image(c.Context(), unless)

@@ -70,7 +70,8 @@ func instanceOf(c *cobra.Command) (instance, error) {
 		return instance{}, err
 	}
 	if !validInstance.MatchString(name) {
-		return instance{}, usage(fmt.Errorf("instance %q: lower-case letters, digits and hyphens, at most 23", name))
+		err := fmt.Errorf("instance %q: lower-case letters, digits and hyphens, at most 23", name)
+		return instance{}, usage(hint(err, "%s --instance lab-1", c.CommandPath()))
 	}
 	return instance{name}, nil
 }

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -79,7 +80,22 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	if h, ok := errors.AsType[*hintError](err); ok {
+		h.hint = hintedAt(root, h.hint)
+	}
 	return report(err, err != nil && wantsJSON(root, args), stderr)
+}
+
+// hintedAt has the commands of a hint name the instance that the command line named.
+func hintedAt(root *cobra.Command, text string) string {
+	inst, err := instanceOf(root)
+	if err != nil || inst.name == defaultInstance || strings.Contains(text, "--instance") {
+		return text
+	}
+	for _, c := range root.Commands() {
+		text = strings.ReplaceAll(text, "sallyport "+c.Name(), inst.typed(c.Name()))
+	}
+	return text
 }
 
 func newRoot() *cobra.Command {

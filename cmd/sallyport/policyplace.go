@@ -84,7 +84,7 @@ func (p *place) checkOutside(path, file string) error {
 	}
 	top, err := resolved(p.workspace)
 	if err != nil {
-		return usage(fmt.Errorf("workspace: %w", err))
+		return usage(hint(fmt.Errorf("workspace: %w", err), "sallyport run --workspace DIR, and a DIR that is there"))
 	}
 	named, err := resolved(filepath.Dir(path))
 	if err != nil {

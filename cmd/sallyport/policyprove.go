@@ -106,7 +106,7 @@ The digest in the records of a run is that of this document, to the byte.`,
 				return err
 			}
 			if asJSON && effective {
-				return usage(errors.New("--effective has one spelling: leave -o json out"))
+				return usage(hint(errors.New("--effective has one spelling: leave -o json out"), "%s --effective %s", c.CommandPath(), args[0]))
 			}
 			p, err := readPolicyFile(c, args[0])
 			if err != nil {

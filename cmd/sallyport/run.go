@@ -170,7 +170,7 @@ func codeOf(r *launcher.Result, stderr io.Writer) error {
 // notRun gives an error that is nobody's usage the exit code of "could not be run".
 func notRun(err error) error {
 	if spec, ok := errors.AsType[*launcher.SpecError](err); ok {
-		return usage(spec)
+		return usage(hint(spec, "sallyport run --help"))
 	}
 	if _, ok := errors.AsType[*exitError](err); ok {
 		return err
@@ -233,7 +233,7 @@ func runSpec(c *cobra.Command, inst instance, o runOptions, args []string, read 
 	if o.code != "" {
 		data, err := readFile(o.code)
 		if err != nil {
-			return nil, usage(fmt.Errorf("code: %w", err))
+			return nil, usage(hint(fmt.Errorf("code: %w", err), "sallyport run --code FILE, and a FILE that is there"))
 		}
 		s.Code = &launcher.Code{Name: filepath.Base(o.code), Data: data}
 	}

@@ -107,7 +107,7 @@ func (s *supervisor) stageFloor(path string) error {
 	}
 	p, err := readFloor(path, creds, &place{owner: asker().UID})
 	if err != nil {
-		return usage(err)
+		return usage(hint(noFile(err), "sallyport up --floor FILE; to see what is wrong with one: sallyport policy lint FILE"))
 	}
 	return errors.Join(s.put(s.inst.floor(), p.Effective), s.put(s.inst.floorName(), []byte(path)))
 }
