@@ -138,11 +138,16 @@ func (t table) heading(day *string, today string) error {
 }
 
 func (t table) row(when, kind, judged, reason, what string) error {
+	ofKind, ofJudged := widthKind, widthJudged
+	if judged == "" { // a long kind has room where no verdict is
+		ofJudged = max(0, widthJudged-max(0, width(Printable(kind))-widthKind))
+		ofKind += widthJudged - ofJudged
+	}
 	var b strings.Builder
 	for _, c := range []struct {
 		text  string
 		width int
-	}{{when, widthTime}, {kind, widthKind}, {judged, widthJudged}, {reason, widthReason}, {what, t.what}} {
+	}{{when, widthTime}, {kind, ofKind}, {judged, ofJudged}, {reason, widthReason}, {what, t.what}} {
 		text := Fit(Printable(c.text), c.width)
 		b.WriteString(text)
 		b.WriteString(strings.Repeat(" ", c.width-width(text)+1))

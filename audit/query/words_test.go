@@ -86,6 +86,11 @@ func TestTablesHoldNoJSON(t *testing.T) {
 	if err := query.Table(&out, query.Columns, recs); err != nil {
 		t.Fatal(err)
 	}
+	for _, kind := range query.Values("kind") {
+		if !strings.Contains(out.String(), " "+kind+" ") {
+			t.Errorf("kind %s is cut", kind)
+		}
+	}
 	for line := range strings.Lines(out.String()) {
 		if strings.ContainsAny(line, "{}") || utf8.RuneCountInString(line) > 101 {
 			t.Errorf("%d columns: %s", utf8.RuneCountInString(line), line)
