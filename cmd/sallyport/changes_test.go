@@ -100,3 +100,17 @@ func TestAddAsksWhichFiles(t *testing.T) {
 		t.Errorf("twin: exit %d: %s%s", code, out.String(), errs.String())
 	}
 }
+
+// TestLiveTestThatIsRefusedIsRecordedAsRefused, also after it was admitted.
+func TestLiveTestThatIsRefusedIsRecordedAsRefused(t *testing.T) {
+	st := newStage(t)
+	defer st.up()()
+	in := tryIn{Cell: "test-a", Run: "R", Credential: "api", Method: "GET", Path: "/v1/x"} // and no grant
+	if _, err := st.gateway.try(t.Context(), in); err == nil {
+		t.Fatal("sent without a grant")
+	}
+	done := st.records(audit.Done)
+	if len(done) != 1 || done[0].Verdict != "deny" || done[0].Reason != "credential_mismatch" || done[0].Run != "R" {
+		t.Errorf("%+v", done)
+	}
+}

@@ -208,6 +208,9 @@ func (g *gateway) try(ctx context.Context, in tryIn) (out tryOut, err error) {
 	var done gate.Outcome
 	done.Status, done.Received, err = g.sendTrial(ctx, pass)
 	done.Err = err
+	if denied, ok := errors.AsType[*gate.DeniedError](err); ok { // after it was admitted
+		done.Reason = denied.Reason
+	}
 	err = errors.Join(err, pass.Done(ctx, done))
 	out.Status, out.Received, out.Micros = done.Status, done.Received, time.Since(began).Microseconds()
 	if err != nil {
