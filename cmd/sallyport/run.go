@@ -349,28 +349,39 @@ func (o *clearedOut) print(w io.Writer) error {
 func clearInstance(c *cobra.Command, inst instance) (*clearedOut, error) {
 	var report launcher.Report
 	var ended []string
-	if _, up := supervisorPID(inst); !up {
-		s := newSupervisor(inst, io.Discard, c.ErrOrStderr())
-		// What the daemons say is of interest if they do not start. That secrets may be
-		// swapped and grants no longer fit is not: there are no credentials here.
-		var said heldWriter
-		s.err = &said
-		err := s.start(c.Context(), upOptions{})
-		s.group.stop()
-		if err != nil {
-			return nil, errors.Join(said.writeTo(c.ErrOrStderr()), err)
-		}
-		report, ended = s.cleared, s.ended
+	var err error
+	if _, up := supervisorPID(inst); up {
+		report, err = clearBeside(c, inst)
 	} else {
-		l, err := openLauncher(c.Context(), inst, c.ErrOrStderr(), false)
-		if err != nil {
-			return nil, err
-		}
-		if report, err = l.Reconcile(c.Context()); err != nil {
-			return nil, err
-		}
+		report, ended, err = clearAlone(c, inst)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return &clearedOut{append([]string{}, report.Live...), append([]string{}, report.Removed...), append([]string{}, ended...)}, nil
+}
+
+func clearBeside(c *cobra.Command, inst instance) (launcher.Report, error) {
+	l, err := openLauncher(c.Context(), inst, c.ErrOrStderr(), false)
+	if err != nil {
+		return launcher.Report{}, err
+	}
+	return l.Reconcile(c.Context())
+}
+
+// clearAlone starts everything, and takes it down again. What the daemons say is of
+// interest if they do not start. That secrets may be swapped and grants no longer fit
+// is not: there are no credentials here.
+func clearAlone(c *cobra.Command, inst instance) (report launcher.Report, ended []string, err error) {
+	s := newSupervisor(inst, io.Discard, c.ErrOrStderr())
+	var said heldWriter
+	s.err = &said
+	err = s.start(c.Context(), upOptions{})
+	s.group.stop()
+	if err != nil {
+		err = errors.Join(said.writeTo(c.ErrOrStderr()), err)
+	}
+	return s.cleared, s.ended, err
 }
 
 // heldWriter keeps what several write until it is known whether it is of interest.
