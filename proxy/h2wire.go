@@ -19,6 +19,10 @@ import (
 // written it anew, and all other frames as they are: net/http would answer by itself
 // what no request may have, and not in our words (ADR-0046). It reads one frame at a
 // time, and none before that one is dealt with.
+//
+// BUG(sallyport): trailers of a request whose stream has ended meanwhile, with a refusal,
+// end the connection: net/http takes them for a stream that goes back (RFC 9113 section
+// 5.1.1), and nobody here knows which streams it has ended.
 type h2Wire struct {
 	net.Conn
 	w     *h2Watch
