@@ -51,7 +51,7 @@ func sendApart(t *testing.T, w way, c *http.Client, id string, kind int) {
 	case 3:
 		path = "/v1/x?" + cmp.Or(map[bool]string{true: "broken"}[kind%8 == 3], id)
 	}
-	req, err := http.NewRequest(method, w.url(host, path), strings.NewReader(body)) //nolint:noctx // the client has a bound
+	req, err := http.NewRequest(method, w.url(host, path), strings.NewReader(body))
 	must(t, err)
 	req.Header.Set("X-Only-"+id, id)
 	want := onlyOf(req) + body
