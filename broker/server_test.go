@@ -198,8 +198,8 @@ func TestRestartKeepsWhatStillFits(t *testing.T) {
 		r := request("GET", url)
 		return k.client.Inject(t.Context(), pass(t, cell, run, r), r)
 	}
-	wantDenied(t, inject("cell2", "run1", "https://api.test/v1/x"), rules.CredentialMismatch)
-	wantDenied(t, inject("cell2", "run1", "https://key.test/"), rules.CredentialMismatch)
+	wantDenied(t, inject("cell2", "run1", "https://api.test/v1/x"), rules.CredentialRevoked)
+	wantDenied(t, inject("cell2", "run1", "https://key.test/"), rules.CredentialRevoked)
 	wantDenied(t, inject("cell3", "run1", "https://api.test/v1/x"), rules.CredentialRevoked)
 	for _, url := range []string{"https://api.test/v1/x", "https://key.test/"} {
 		if err := inject("cell1", "run1", url); err != nil {

@@ -280,6 +280,7 @@ func TestApprovalsAreTold(t *testing.T) {
   rule access-01jjx0000000000000000000h0: allow GET, POST on docs.example.com:443
     /guide
     /items/**
+  an address that is private is refused all the same (private_ip): only a rule with cidrs opens it
 `
 	for now, line := range map[time.Time]string{
 		asked.Add(30 * time.Minute): "holds until 2026-01-02T04:04:05Z, for another 30m0s, and no longer than the run",
