@@ -369,7 +369,7 @@ func keyScopes() []keyCase {
 			asks: []keyAsk{
 				{ask: "PUT https://other.test/v1", with: "200 allowed access-01kga0000000000000000000a2 scope=approval", twin: noHost},
 				{ask: "A other.test", with: "A allowed access-01kga0000000000000000000a2", twin: "A host_not_allowed"},
-				{ask: "GET https://other.test/v1", with: noHost, twin: noHost},
+				{ask: "GET https://other.test/v1", with: noMethod, twin: noHost},
 			},
 		},
 	}

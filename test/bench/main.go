@@ -36,7 +36,7 @@ const (
 	inspectedHost = "origin.perf.test" // terminated, with a credential
 	passedHost    = "pass.perf.test"   // TLS that is passed through
 	rawHost       = "raw.perf.test"    // any bytes
-	openHost      = "open.perf.test"   // terminated, without a credential; for a soak alone
+	openHost      = "open.perf.test"   // terminated, without a credential
 	coldZone      = "cold.test"        // terminated; names below it are new each time
 	originAddr    = "127.7.7.7"
 	plainPort     = "8080"

@@ -22,6 +22,7 @@ import (
 const (
 	ours     = "sallyport"
 	unlogged = "no log" // sallyport again, but it records nothing
+	unsigned = "no key" // sallyport, a host without a credential
 	direct   = "direct"
 )
 
@@ -80,6 +81,10 @@ func metrics() []metric {
 		{name: "inspected keep-alive", unit: "req/s", ref: unlogged, floor: 0.9, aim: 0.95, value: perSecond, run: inspected(keep)},
 		{
 			name: "inspected p50 added, 1 conn", unit: "us", ref: "stdlib", floor: 1, aim: 0.6, less: true, added: true, value: micros,
+			run: inspected(func(p *probe, d time.Duration) measured { return p.requests(d, 1) }),
+		},
+		{
+			name: "inspected p50, 1 conn", unit: "us", ref: unsigned, less: true, value: micros,
 			run: inspected(func(p *probe, d time.Duration) measured { return p.requests(d, 1) }),
 		},
 		{
@@ -149,7 +154,7 @@ func runBench(ctx context.Context, args []string) error {
 		}
 		defer os.RemoveAll(b.dir)
 	}
-	if err := b.start(ctx, refAddrs); err != nil {
+	if err := b.start(ctx, refAddrs, "-hosts", openHost); err != nil {
 		return errors.Join(err, b.stop())
 	}
 	if err := b.startUnlogged(ctx); err != nil {
@@ -242,7 +247,7 @@ func mapKeys[V any](m map[string]V) func(func(string) bool) {
 // proxyOf returns where a side listens, and who signs what it shows.
 func (b *bench) proxyOf(side string) (addr string, roots *x509.CertPool) {
 	switch side {
-	case ours:
+	case ours, unsigned:
 		return gatewayAddr, b.roots[ours]
 	case unlogged:
 		return unloggedAddr, b.roots[ours]
@@ -261,6 +266,9 @@ func client(roots *x509.CertPool) *tls.Config {
 func (b *bench) inspected(side string) *probe {
 	addr, roots := b.proxyOf(side)
 	placeholder := b.placeholder
+	if side == unsigned {
+		return &probe{proxy: addr, host: openHost, port: tlsPort, tls: client(roots)}
+	}
 	if side == unlogged {
 		placeholder = b.unlogged
 	}
@@ -320,6 +328,8 @@ func (b *bench) take(r *row, side string, d time.Duration) float64 {
 // cpuOf counts the broker with the gateway.
 func (b *bench) cpuOf(side string) time.Duration {
 	switch side {
+	case unsigned:
+		return b.parts[ours].cpu() + b.parts["broker"].cpu()
 	case ours, unlogged:
 		return b.parts[side].cpu() + b.parts["broker"].cpu()
 	case direct:

@@ -147,7 +147,7 @@ func TestBadInputIsRefusedWithTheNextStep(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"no policy named", []string{"run", image, "true"}, 2, []string{"no policy is named", "hint: sallyport run -p"}},
+		{"no policy named", []string{"run", image, "true"}, 2, []string{"no policy is named", "hint: sallyport --instance sp-e2e run -p policy.yaml"}},
 		{"policy missing", []string{"run", "-p", "/nowhere.yaml", image, "true"}, 2, []string{"/nowhere.yaml", "no such file"}},
 		{"policy empty", []string{"run", "-p", empty, image, "true"}, 2, []string{"empty.yaml"}},
 		{"policy invalid", []string{"run", "-p", bad, image, "true"}, 2, []string{"bad.yaml:4:1", "rulez", "rules"}},
