@@ -17,6 +17,7 @@ import (
 
 	"sallyport/audit/checkpoint"
 	"sallyport/audit/segment"
+	"sallyport/control/durable"
 )
 
 // What becomes of segments that have ended: they are packed, and when their
@@ -122,7 +123,7 @@ func (l *Log) pack(head segment.Head) error {
 	if err := os.Rename(packed+suffixNew, packed); err != nil {
 		return err
 	}
-	if err := syncDir(l.cfg.Dir); err != nil {
+	if err := durable.SyncDir(l.cfg.Dir); err != nil {
 		return err
 	}
 	return os.Remove(plain)
@@ -387,7 +388,7 @@ func (l *Log) noteRetained(out Removed, t tree) error {
 		return err
 	}
 	l.retained = r
-	return syncDir(l.cfg.Dir)
+	return durable.SyncDir(l.cfg.Dir)
 }
 
 // replaceFile writes a file whole, or leaves the one that is there.
@@ -416,5 +417,5 @@ func (l *Log) removeSegments(starts []uint64) error {
 			return fmt.Errorf("removing an old segment: %w", err)
 		}
 	}
-	return syncDir(l.cfg.Dir)
+	return durable.SyncDir(l.cfg.Dir)
 }

@@ -17,6 +17,8 @@ import (
 	"sync"
 
 	"golang.org/x/mod/sumdb/note"
+
+	"sallyport/control/durable"
 )
 
 // Beside the signing key stand the key of the keyed hash and the newest
@@ -71,7 +73,7 @@ func createSecret(path, text string) error {
 	if err := os.Link(tmp.Name(), path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 // readSecret refuses a file that others can read.
@@ -125,15 +127,6 @@ func publicOf(secret string) (string, error) {
 		panic("audit: ed25519 key without its public half")
 	}
 	return note.NewEd25519VerifierKey(parts[2], public)
-}
-
-// syncDir brings the names in a directory to the disk.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // outside refuses a key that lies in the log's own directory, where whoever can

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"sallyport/control/durable"
 )
 
 const (
@@ -240,15 +242,7 @@ func store(dir string, names pair, key, cert []byte) error {
 	if err := os.Rename(certTmp, filepath.Join(dir, names.cert)); err != nil {
 		return errors.Join(err, os.Remove(certTmp), os.Remove(filepath.Join(dir, names.key)))
 	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncDir(dir)
 }
 
 func writeTemp(dir string, data []byte, mode fs.FileMode) (string, error) {

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"sallyport/control/durable"
 )
 
 // root is a CA certificate and its key.
@@ -77,7 +79,7 @@ func promote(dir string) error {
 			return err
 		}
 	}
-	return syncDir(dir)
+	return durable.SyncDir(dir)
 }
 
 // settle ends what a crash cut short. A next certificate without its key: the

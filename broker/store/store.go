@@ -17,6 +17,7 @@ import (
 	"filippo.io/age"
 
 	"sallyport/broker/secret"
+	"sallyport/control/durable"
 	"sallyport/rules/policyfile"
 )
 
@@ -86,32 +87,12 @@ func (s Store) write(path string, data []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(dir, ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // gone already once it is renamed
-	_, err = tmp.Write(data)
-	err = errors.Join(err, tmp.Chmod(0o400))
 	if s.UID >= 0 {
-		err = errors.Join(err, tmp.Chown(s.UID, s.GID), os.Chown(dir, s.UID, s.GID))
+		if err := os.Chown(dir, s.UID, s.GID); err != nil {
+			return fmt.Errorf("writing %s: %w", path, err)
+		}
 	}
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// syncDir brings the names in a directory to the disk.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Write(path, data, 0o400, durable.Owner{UID: s.UID, GID: s.GID})
 }
 
 // Wipe overwrites a secret's file and removes it; one that is not there is no fault.

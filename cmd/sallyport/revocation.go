@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"sallyport/control/durable"
 )
 
 // A credential that was revoked has a mark, which goes with the next secret, and a
@@ -64,7 +66,7 @@ func (i instance) unrevoke(name string) error {
 	if err := i.nextGeneration(name); err != nil {
 		return fmt.Errorf("taking a revocation back: %w", err)
 	}
-	return errors.Join(ignoreMissing(os.Remove(i.revoked(name))), syncDir(filepath.Dir(i.revoked(name))))
+	return errors.Join(ignoreMissing(os.Remove(i.revoked(name))), durable.SyncDir(filepath.Dir(i.revoked(name))))
 }
 
 func (i instance) nextGeneration(name string) error {
@@ -78,26 +80,5 @@ func writeDurably(path, text string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // gone already once it is renamed
-	_, err = f.WriteString(text)
-	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// syncDir brings the names in a directory to the disk.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Write(path, []byte(text), 0o644, durable.Writer)
 }
