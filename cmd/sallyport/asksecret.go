@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,8 @@ func askTerminal(ctx context.Context, fd int, prompt io.Writer, name string) ([]
 	}
 	quiet := *before
 	quiet.Lflag &^= unix.ECHO
+	quiet.Lflag |= unix.ICANON | unix.ISIG
+	quiet.Iflag |= unix.ICRNL
 	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &quiet); err != nil {
 		return nil, err
 	}
@@ -52,7 +55,7 @@ func askTerminal(ctx context.Context, fd int, prompt io.Writer, name string) ([]
 	}
 	done := make(chan typed, 1)
 	go func() { // ends with a line, or with the process
-		b, err := term.ReadPassword(fd)
+		b, err := readLine(fd)
 		done <- typed{b, err}
 	}()
 	var t typed
@@ -63,4 +66,29 @@ func askTerminal(ctx context.Context, fd int, prompt io.Writer, name string) ([]
 	}
 	fmt.Fprintln(prompt)
 	return t.b, errors.Join(t.err, unix.IoctlSetTermios(fd, unix.TCSETS, before))
+}
+
+// readLine reads one line of a terminal in canonical mode (termios(3)), without its
+// end. term.ReadPassword does that too, but sets the terminal's mode by itself, which
+// may come after the mode was put back for a ctx that ended.
+func readLine(fd int) ([]byte, error) {
+	var line []byte
+	piece := make([]byte, 4096) // the longest line of a terminal
+	for {
+		n, err := unix.Read(fd, piece)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 && len(line) == 0 {
+			return nil, io.EOF
+		}
+		whole, ended := bytes.CutSuffix(piece[:n], []byte("\n"))
+		line = append(line, whole...)
+		if ended || n == 0 || len(line) > source.MaxLen {
+			return line, nil
+		}
+	}
 }
