@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sallyport/proxy/bulk"
 )
 
@@ -25,6 +27,7 @@ import (
 type far struct {
 	*tls.Conn
 	wire *held
+	near syscall.RawConn // the socket that it writes to
 }
 
 // held is a connection that may keep what is written.
@@ -32,13 +35,16 @@ type held struct {
 	net.Conn
 	keeps bool
 	kept  bytes.Buffer
+	sent  int // octets
 }
 
 func (h *held) Write(p []byte) (int, error) {
 	if h.keeps {
 		return h.kept.Write(p)
 	}
-	return h.Conn.Write(p)
+	n, err := h.Conn.Write(p)
+	h.sent += n
+	return n, err
 }
 
 // send lets n octets of what was kept go; less than 0: all.
@@ -47,8 +53,33 @@ func (h *held) send(t *testing.T, n int) {
 	if n < 0 {
 		n = h.kept.Len()
 	}
-	if _, err := h.Conn.Write(h.kept.Next(n)); err != nil {
+	k, err := h.Conn.Write(h.kept.Next(n))
+	if h.sent += k; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// arrived does something, and waits until the octets that it sends are there to be read,
+// or their end: the kernel may take its time, on a loopback too.
+func (f far) arrived(t *testing.T, do func()) {
+	t.Helper()
+	before := f.wire.sent
+	do()
+	var set, polled error
+	err := f.near.Control(func(fd uintptr) {
+		least := func(n int) error { return unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n) }
+		set = least(max(1, f.wire.sent-before))
+		n := 0
+		for polled = unix.EINTR; polled == unix.EINTR; { //nolint:errorlint // a bare errno
+			n, polled = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000)
+		}
+		if polled == nil && n == 0 {
+			polled = os.ErrDeadlineExceeded
+		}
+		set = errors.Join(set, least(1))
+	})
+	if err := errors.Join(err, set, polled); err != nil {
+		t.Fatalf("waiting for what was sent: %v", err)
 	}
 }
 
@@ -93,13 +124,13 @@ func pair(t *testing.T, version uint16, asked bool, touch func()) (*bulk.Conn, f
 	if err := errors.Join(secure.Handshake(), <-done); err != nil {
 		t.Fatal(err)
 	}
-	var raw syscall.RawConn
-	if asked {
-		if raw, err = near.(*net.TCPConn).SyscallConn(); err != nil {
-			t.Fatal(err)
-		}
+	if f.near, err = near.(*net.TCPConn).SyscallConn(); err != nil {
+		t.Fatal(err)
 	}
-	return bulk.Over(secure, raw), f
+	if !asked {
+		return bulk.Over(secure, nil), f
+	}
+	return bulk.Over(secure, f.near), f
 }
 
 // each runs a test over both versions of TLS, with a socket that can be asked and one
@@ -138,7 +169,7 @@ func TestWhatIsThereIsRead(t *testing.T) {
 		buf, reads := make([]byte, 64<<10), 0
 		for _, n := range []int{1, 100, 5000, 20000, 64 << 10, 64 << 10, 64 << 10, 63 << 10} {
 			want := text(n)
-			write(t, to, want)
+			to.arrived(t, func() { write(t, to, want) })
 			reads = 0
 			for got := 0; got < n; reads++ {
 				k, err := c.Read(buf[got:])
@@ -231,11 +262,11 @@ func TestReadyIsCertain(t *testing.T) {
 		to.wire.keeps = true
 		want := text(20000)
 		write(t, to, want)
-		to.wire.send(t, 10000)
+		to.arrived(t, func() { to.wire.send(t, 10000) })
 		if c.Ready() {
 			t.Fatal("ready with half a record")
 		}
-		to.wire.send(t, -1)
+		to.arrived(t, func() { to.wire.send(t, -1) })
 		if got := c.Ready(); got != asked {
 			t.Fatalf("Ready = %v with two records, want %v", got, asked)
 		}
@@ -253,7 +284,7 @@ func TestReadyIsCertain(t *testing.T) {
 			t.Fatal("ready when all was read")
 		}
 		to.wire.keeps = false
-		_ = to.Close()
+		to.arrived(t, func() { _ = to.Close() })
 		if asked && !c.Ready() {
 			t.Fatal("not ready at the end")
 		}
@@ -299,7 +330,7 @@ func TestTouch(t *testing.T) {
 	c, to := pair(t, tls.VersionTLS13, true, func() { touched++ })
 	buf := make([]byte, 64<<10)
 	for range 16 {
-		write(t, to, text(len(buf)))
+		to.arrived(t, func() { write(t, to, text(len(buf))) })
 		if _, err := io.ReadFull(c, buf); err != nil {
 			t.Fatal(err)
 		}
