@@ -48,12 +48,6 @@ func printChanged(w io.Writer, o changedOut) error {
 	return printFit(w, rows)
 }
 
-// describe are the flags of add that make a credential file.
-type describe struct {
-	kind, owner, header, prefix, username, param, env string
-	hosts, methods, paths                             []string
-}
-
 func newCredentialAdd() *cobra.Command {
 	var d describe
 	c := &cobra.Command{
@@ -70,16 +64,7 @@ The secrets are in /var/lib/INSTANCE/secrets, the identity that opens them in
   sallyport credential add maps --type query --param key --host maps.example.com --env MAPS_KEY
   pass show stripe | sallyport credential add stripe-test   # the file is there already`,
 	}
-	c.Flags().StringVar(&d.kind, "type", "", "how it signs: bearer, header, basic or query")
-	c.Flags().StringArrayVar(&d.hosts, "host", nil, "where it may go; may be given several times")
-	c.Flags().StringArrayVar(&d.methods, "method", nil, "with which methods; default: any")
-	c.Flags().StringArrayVar(&d.paths, "path", nil, "to which paths; default: any")
-	c.Flags().StringVar(&d.env, "env", "", "variable that holds the placeholder in a sandbox")
-	c.Flags().StringVar(&d.owner, "owner", "", "who answers for it")
-	c.Flags().StringVar(&d.header, "header", "", "type header: the header's name")
-	c.Flags().StringVar(&d.prefix, "prefix", "", "type header: text before the secret")
-	c.Flags().StringVar(&d.username, "username", "", "type basic: the user name")
-	c.Flags().StringVar(&d.param, "param", "", "type query: the parameter's name")
+	d.add(c)
 	addStore(c)
 	return credentialCommand(c, 1, func(c *cobra.Command, args []string) (changedOut, error) {
 		return addCredential(c, args[0], d)
@@ -100,14 +85,14 @@ func addCredential(c *cobra.Command, name string, d describe) (changedOut, error
 		if t.cred, err = d.credential(t.inst, t.file, name, t.store); err != nil {
 			return changedOut{}, err
 		}
-	case d.kind != "" || len(d.hosts) > 0:
+	case d.given():
 		return changedOut{}, usage(hint(fmt.Errorf("%s describes %q already; change it there", t.cred.Where, name), "%s", t.inst.typed("credential add "+name)))
 	}
 	if err := t.keep(c); err != nil {
 		return changedOut{}, err
 	}
 	if fresh {
-		if err := errors.Join(os.MkdirAll(t.dir, 0o755), writeDocument(t.file, d.text(name, t.store))); err != nil { //nolint:gosec // G703: a person's own path
+		if err := errors.Join(os.MkdirAll(t.dir, 0o755), writeDocument(t.file, d.text(name, t.store).bytes())); err != nil { //nolint:gosec // G703: a person's own path
 			return changedOut{}, err
 		}
 	}
@@ -326,66 +311,6 @@ func (t *credentialTask) mark(ctx context.Context) (state string, grants int, er
 	var ended broker.Revoked
 	err = callBroker(ctx, t.inst, "/v1/credentials/revoke", broker.Named{Credential: t.name}, &ended)
 	return "revoked", ended.Grants, err
-}
-
-// credential is what the flags of add describe.
-func (d describe) credential(inst instance, file, name string, s store.Store) (policyfile.Credential, error) {
-	if d.kind == "" || len(d.hosts) == 0 {
-		return policyfile.Credential{}, usage(hint(fmt.Errorf("there is no %s yet: say how the secret signs and where it may go", file),
-			"%s", inst.typed("credential add "+name+" --type bearer --host api.example.com --env API_KEY")))
-	}
-	c, err := policyfile.ParseCredential(file, d.text(name, s))
-	if err != nil {
-		return policyfile.Credential{}, usage(err)
-	}
-	return *c, nil
-}
-
-// text is the credential file that the flags describe. JSON's texts are YAML's.
-func (d describe) text(name string, s store.Store) []byte {
-	var b strings.Builder
-	q := strconv.QuoteToASCII
-	list := func(items []string) string {
-		quoted := make([]string, len(items))
-		for i, item := range items {
-			quoted[i] = q(item)
-		}
-		return "[" + strings.Join(quoted, ", ") + "]"
-	}
-	fmt.Fprintf(&b, "apiVersion: sallyport/v1\nkind: Credential\nmetadata: {name: %s", q(name))
-	if d.owner != "" {
-		fmt.Fprintf(&b, ", owner: %s", q(d.owner))
-	}
-	fmt.Fprintf(&b, "}\ntype: %s\n", q(d.kind))
-	switch {
-	case d.header != "" && d.prefix != "":
-		fmt.Fprintf(&b, "header: {name: %s, prefix: %s}\n", q(d.header), q(d.prefix))
-	case d.header != "":
-		fmt.Fprintf(&b, "header: {name: %s}\n", q(d.header))
-	}
-	if d.username != "" {
-		fmt.Fprintf(&b, "basic: {username: %s}\n", q(d.username))
-	}
-	if d.param != "" {
-		fmt.Fprintf(&b, "query: {param: %s}\n", q(d.param))
-	}
-	b.WriteString("endpoints:\n")
-	for _, h := range d.hosts {
-		fmt.Fprintf(&b, "  - {host: %s", q(h))
-		if len(d.methods) > 0 {
-			fmt.Fprintf(&b, ", methods: %s", list(d.methods))
-		}
-		if len(d.paths) > 0 {
-			fmt.Fprintf(&b, ", paths: %s", list(d.paths))
-		}
-		b.WriteString("}\n")
-	}
-	a := s.File(name)
-	fmt.Fprintf(&b, "source: {age: {file: %s, identity: %s}}\n", q(a.File), q(a.Identity))
-	if d.env != "" {
-		fmt.Fprintf(&b, "placeholder: {env: %s}\n", q(d.env))
-	}
-	return []byte(b.String())
 }
 
 // writeDocument writes a credential file, which holds no secret, where there is
