@@ -70,7 +70,7 @@ func (f far) arrived(t *testing.T, do func()) {
 		least := func(n int) error { return unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n) }
 		set = least(max(1, f.wire.sent-before))
 		n := 0
-		for polled = unix.EINTR; polled == unix.EINTR; { //nolint:errorlint // a bare errno
+		for polled = unix.EINTR; polled == unix.EINTR; {
 			n, polled = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000)
 		}
 		if polled == nil && n == 0 {
