@@ -37,6 +37,7 @@ type Conn struct {
 	late  error // to be said by the next
 	early [1]byte
 	has   bool // there is an octet in early
+	cut   bool // the last read filled its room: what is left of a record may be few octets
 }
 
 // Over returns the connection for t, whose handshake is over and which stands on a
@@ -60,15 +61,17 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 		return 0, nil
 	case c.has:
 		c.has = false
-		return 1 + c.take(p[copy(p, c.early[:]):]), nil
+		n = 1 + c.take(p[copy(p, c.early[:]):])
 	case c.late != nil:
 		err, c.late = c.late, nil
 		return 0, err
+	default:
+		n, err = c.Conn.Read(p)
+		if (n >= enough || c.cut) && err == nil && c.below != nil {
+			n += c.take(p[n:])
+		}
 	}
-	n, err = c.Conn.Read(p)
-	if n >= enough && err == nil && c.below != nil {
-		n += c.take(p[n:])
-	}
+	c.cut = n == len(p) && n >= enough
 	return n, err
 }
 

@@ -188,6 +188,24 @@ func TestWhatIsThereIsRead(t *testing.T) {
 	})
 }
 
+// Room that ends within a record has its few last octets read with what comes behind them.
+func TestTheRestOfARecordIsNotReadAlone(t *testing.T) {
+	each(t, func(t *testing.T, c *bulk.Conn, to far, _ bool) {
+		to.wire.keeps = true
+		want := text(5100)
+		write(t, to, want[:5000])
+		write(t, to, want[5000:])
+		to.wire.send(t, -1) // crypto/tls reads the second, which is short, with the first
+		got := make([]byte, len(want))
+		if n, err := c.Read(got[:4998]); n != 4998 || err != nil {
+			t.Fatalf("Read = %d, %v", n, err)
+		}
+		if n, err := c.Read(got[4998:]); n != 102 || err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("Read = %d, %v, want two octets and the record behind them", n, err)
+		}
+	})
+}
+
 func TestWhatIsWrittenArrives(t *testing.T) {
 	each(t, func(t *testing.T, c *bulk.Conn, to far, _ bool) {
 		for _, n := range []int{0, 1, 16 << 10, 16<<10 + 1, 32 << 10, 64 << 10, 3<<20 + 5} {
