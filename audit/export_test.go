@@ -46,6 +46,13 @@ func (l *Log) AppendGone(ctx context.Context, r *Record) error {
 	return err
 }
 
+// NoFlusher has no timer write what is left: only who comes next does.
+func (l *Log) NoFlusher() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flushing = true
+}
+
 // LeftMany is how many done records are left before one that comes writes.
 const LeftMany = leftMany
 

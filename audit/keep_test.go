@@ -141,7 +141,13 @@ func TestOldSegmentsArePacked(t *testing.T) {
 		default:
 		}
 	}
-	if admits != 100 || packs != len(segments(t, cfg.Dir))-1 {
+	packed := 0
+	for _, name := range segments(t, cfg.Dir) {
+		if strings.HasSuffix(name, segment.PackedSuffix) {
+			packed++
+		}
+	}
+	if admits != 100 || packs != packed || packed < 3 { // the last before log.close may have ended with it
 		t.Errorf("%d admits and %d packs in %q", admits, packs, segments(t, cfg.Dir))
 	}
 	// It goes on, also when the hash file has to be made anew.

@@ -21,6 +21,7 @@ func TestDoneIsWrittenWhenTheLogGoesOn(t *testing.T) {
 	var fsys faultFS
 	cfg := config(t).WithOpener(fsys.open)
 	l := mustOpen(t, cfg)
+	l.NoFlusher() // while it leads, what is over waits and is not refused
 	before := admit(1)
 	mustAppend(t, l, before)
 	fsys.arm("write", ".jsonl", short, -1)

@@ -263,13 +263,13 @@ func TestWhatACollectorRefusesIsTold(t *testing.T) {
 // A notice that is refused makes no other: they would never end.
 func TestNoNoticeAboutNotices(t *testing.T) {
 	l, c := newLog(t), newCollector()
+	l.add(t, 3) // before the first notice, so that those have the numbers from 4 on
 	c.setFail(func([]audit.Record) error { return &ship.RejectedError{Err: errors.New("no")} })
 	cfg := l.config(c)
 	cfg.Tell = func(ctx context.Context, r audit.Record) error {
 		return errors.Join(l.Append(ctx, &r), c.tell(ctx, r)) // as the gateway does
 	}
 	stop := shipping(t, cfg)
-	l.add(t, 3)
 	c.until(t, "the notices", func() bool { return len(c.told) == 4 })
 	if err := stop(); err != nil || len(c.told) != 4 {
 		t.Errorf("told %v, %v, want one notice for each of four records", c.told, err)
