@@ -48,11 +48,11 @@ lint-fast: ## gofmt and vet
 	go vet ./...
 
 bench: ## the gateway against reference proxies, in turn, in a network namespace of its own (root; 4 min)
-	go build -o bin/bench ./test/bench
+	CGO_ENABLED=0 go build -o bin/bench ./test/bench
 	unshare --net sh -c 'ip link set lo up && exec bin/bench $(BENCH)'
 
 soak: ## mixed load over all paths for FOR=5m, at RATE=N a second each, with killed clients: memory and descriptors stay flat (root)
-	go build -o bin/bench ./test/bench
+	CGO_ENABLED=0 go build -o bin/bench ./test/bench
 	unshare --net sh -c 'ip link set lo up && exec bin/bench soak -for $(FOR) -rate $(RATE)'
 
 benchmarks: ## Go's benchmarks, with counts fit for benchstat

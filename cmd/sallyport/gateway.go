@@ -24,6 +24,7 @@ import (
 	"sallyport/broker"
 	"sallyport/certs"
 	"sallyport/control"
+	"sallyport/control/slack"
 	"sallyport/proxy/dial"
 	"sallyport/proxy/dns"
 	"sallyport/rules/gate"
@@ -57,6 +58,9 @@ func runGateway(ctx context.Context, inst instance, o logOptions, log *slog.Logg
 		return err
 	}
 	defer runtime.KeepAlive(make([]byte, ballast))
+	if err := slack.Take(slack.Late); err != nil {
+		log.Warn("threads wake more often than they need", "cause", err)
+	}
 	socks, err := inherited()
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 	"sallyport/broker"
 	"sallyport/certs"
 	"sallyport/control"
+	"sallyport/control/slack"
 	"sallyport/proxy"
 	"sallyport/proxy/dial"
 	"sallyport/proxy/dns"
@@ -119,6 +120,9 @@ const ballast = 32 << 20
 
 func serveGateway(ctx context.Context, o gatewayOptions) error {
 	defer runtime.KeepAlive(make([]byte, ballast))
+	if err := slack.Take(slack.Late); err != nil {
+		return err
+	}
 	g, err := openBench(ctx, o)
 	if err != nil {
 		return err

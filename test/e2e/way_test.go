@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -241,4 +242,25 @@ func TestFlushedRulesLeaveNoWayOut(t *testing.T) {
 	p.drain()
 	p.expect("out")
 	p.expect("out")
+}
+
+// TestGatewayTakesItsTime: every thread of the gateway has the timer slack of ADR-0058.
+func TestGatewayTakesItsTime(t *testing.T) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pidOf(t, "gateway")))
+	if err != nil || len(threads) < 2 {
+		t.Fatalf("threads %q: %v", threads, err)
+	}
+	seen := 0
+	for _, th := range threads {
+		got, err := os.ReadFile(filepath.Join("/proc", filepath.Base(th), "timerslack_ns"))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) { // has ended meanwhile
+			continue
+		}
+		if seen++; err != nil || strings.TrimSpace(string(got)) != "1000000" {
+			t.Errorf("%s has a slack of %q ns: %v", th, got, err)
+		}
+	}
+	if seen < 2 {
+		t.Errorf("%d threads were looked at", seen)
+	}
 }

@@ -47,6 +47,7 @@ var allowed = map[string][]string{
 	"control":            {"control/silence"},
 	"control/durable":    {},
 	"control/silence":    {},
+	"control/slack":      {},
 	"deploy":             {},
 	"broker":             {"broker/sign", "broker/source", "broker/scrub", "broker/secret", "broker/needle", "broker/store", "control", "rules", "rules/gate", "rules/target", "rules/policyfile"},
 	"broker/sign":        {"broker/secret", "control", "rules", "rules/target", "rules/policyfile"},
