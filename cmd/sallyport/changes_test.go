@@ -82,25 +82,6 @@ func TestRotateFailsOnWhatTheBrokerCannotUse(t *testing.T) {
 	}
 }
 
-// TestAddAsksWhichFiles: an instance that is down does not say where its credential
-// files are, and the default's are not its own.
-func TestAddAsksWhichFiles(t *testing.T) {
-	st := newStage(t)
-	st.must(os.RemoveAll(st.inst.sourceDir()))
-	var out, errs bytes.Buffer
-	args := []string{"credential", "add", "other-of-a-test", "--type", "bearer", "--host", "other.example.com", "--instance", st.inst.name}
-	code := run(t.Context(), args, strings.NewReader("another-secret-0002\n"), &out, &errs)
-	if code != 2 || !strings.Contains(errs.String(), "--credentials DIR") || exists(st.inst.secrets()+"/other-of-a-test.age") {
-		t.Errorf("exit %d: %s%s", code, out.String(), errs.String())
-	}
-	out.Reset()
-	errs.Reset()
-	args = append(args, "--credentials", st.path("creds"))
-	if code := run(t.Context(), args, strings.NewReader("another-secret-0002\n"), &out, &errs); code != 0 || !exists(st.path("creds/other-of-a-test.yaml")) {
-		t.Errorf("twin: exit %d: %s%s", code, out.String(), errs.String())
-	}
-}
-
 // TestLiveTestThatIsRefusedIsRecordedAsRefused, also after it was admitted.
 func TestLiveTestThatIsRefusedIsRecordedAsRefused(t *testing.T) {
 	st := newStage(t)

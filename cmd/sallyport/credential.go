@@ -162,7 +162,7 @@ func newCredentialList() *cobra.Command {
 		Short:   "List the credentials that policies may grant",
 		Example: "  sallyport credential ls\n  sallyport credential ls -o json",
 	}, 0, func(c *cobra.Command, _ []string) ([]credentialOut, error) {
-		files, err := policyCredentials(c)
+		files, err := instanceCredentials(c)
 		list := []credentialOut{}
 		if err != nil {
 			return list, err
@@ -209,7 +209,7 @@ func newCredentialShow() *cobra.Command {
 		Short:   "Show one credential: how it signs, where its secret is, where it may go",
 		Example: "  sallyport credential show stripe-test\n  sallyport credential show stripe-test -o json",
 	}, 1, func(c *cobra.Command, args []string) (credentialOut, error) {
-		files, err := policyCredentials(c)
+		files, err := instanceCredentials(c)
 		if err != nil {
 			return credentialOut{}, err
 		}

@@ -78,9 +78,6 @@ func addCredential(c *cobra.Command, name string, d describe) (changedOut, error
 	}
 	fresh := t.cred.Name == ""
 	switch {
-	case fresh && t.guessed && !t.custom() && t.inst.name != defaultInstance:
-		return changedOut{}, usage(hint(fmt.Errorf("instance %q is not up, so nobody knows where its credential files are", t.inst.name),
-			"the directory that it is started with: %s --credentials DIR …", t.inst.typed("credential add "+name)))
 	case fresh:
 		if t.cred, err = d.credential(t.inst, t.file, name, t.store); err != nil {
 			return changedOut{}, err
@@ -92,7 +89,7 @@ func addCredential(c *cobra.Command, name string, d describe) (changedOut, error
 		return changedOut{}, err
 	}
 	if fresh {
-		if err := errors.Join(os.MkdirAll(t.dir, 0o755), writeDocument(t.file, d.text(name, t.store).bytes())); err != nil { //nolint:gosec // G703: a person's own path
+		if err := errors.Join(os.MkdirAll(t.dir, 0o755), writeDocument(t.file, d.text(name, t.store).bytes())); err != nil {
 			return changedOut{}, err
 		}
 	}
@@ -160,13 +157,9 @@ type credentialTask struct {
 	inst      instance
 	store     store.Store
 	dir, file string // of the credential files, and of this one
-	guessed   bool   // the instance did not say where they are
 	name      string
 	cred      policyfile.Credential // no name: there is no file yet
 }
-
-// sourceDir is where the credential files are that an instance was started with.
-func (i instance) sourceDir() string { return i.run("credentials.dir") }
 
 func openTask(c *cobra.Command, name string) (*credentialTask, error) {
 	inst, err := instanceOf(c)
@@ -177,14 +170,8 @@ func openTask(c *cobra.Command, name string) (*credentialTask, error) {
 	if t.store, err = storeOf(c, inst); err != nil {
 		return nil, err
 	}
-	if t.dir, err = c.Flags().GetString("credentials"); err != nil {
+	if t.dir, err = credentialDir(c, inst); err != nil {
 		return nil, err
-	}
-	if t.dir == "" {
-		t.dir, t.guessed = defaultCredentials, true
-		if told, err := os.ReadFile(inst.sourceDir()); err == nil && len(told) > 0 {
-			t.dir, t.guessed = string(told), false
-		}
 	}
 	t.file = filepath.Join(t.dir, name+".yaml")
 	files, err := loadCredentials(t.dir)

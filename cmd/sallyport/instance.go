@@ -14,8 +14,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"sallyport/rules/policyfile"
 )
 
 const (
@@ -296,19 +294,4 @@ func mustRoot(what string) error {
 
 func commandLine() string {
 	return strings.Join(append([]string{"sallyport"}, os.Args[1:]...), " ")
-}
-
-// named has credentials of which copies are in force name the files that a person
-// edits.
-func (i instance) named(creds []policyfile.Credential) []policyfile.Credential {
-	dir, err := os.ReadFile(i.sourceDir())
-	if err != nil || len(dir) == 0 {
-		return creds
-	}
-	for k := range creds {
-		if rest, ok := strings.CutPrefix(creds[k].Where, i.credentials()+"/"); ok {
-			creds[k].Where = filepath.Join(string(dir), rest)
-		}
-	}
-	return creds
 }

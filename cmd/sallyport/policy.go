@@ -32,28 +32,6 @@ func newPolicy() *cobra.Command {
 	return c
 }
 
-// policyCredentials finds the credential files that a policy may grant.
-func policyCredentials(c *cobra.Command) ([]policyfile.Credential, error) {
-	dir, err := c.Flags().GetString("credentials")
-	if err != nil {
-		return nil, err
-	}
-	if dir != "" {
-		if !exists(dir) {
-			return nil, usage(fmt.Errorf("credentials: %s does not exist", dir))
-		}
-		return loadCredentials(dir)
-	}
-	inst, err := instanceOf(c)
-	if err != nil {
-		return nil, err
-	}
-	if creds, err := loadCredentials(inst.credentials()); err != nil || len(creds) > 0 {
-		return inst.named(creds), err
-	}
-	return loadCredentials(defaultCredentials)
-}
-
 func newPolicyLint() *cobra.Command {
 	var strict bool
 	c := &cobra.Command{

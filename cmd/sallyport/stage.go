@@ -113,7 +113,7 @@ func (s *supervisor) stageFloor(path string) error {
 }
 
 func exists(path string) bool {
-	_, err := os.Stat(path) //nolint:gosec // G703: a person's own path
+	_, err := os.Stat(path)
 	return err == nil
 }
 
@@ -173,15 +173,18 @@ func ignoreMissing(err error) error {
 // stageCredentials copies the credential files, which hold no secret, in place
 // of what was there. All are looked at before any is copied.
 func (s *supervisor) stageCredentials(dir string) error {
-	s.credentialDir = dir
-	if err := s.put(s.inst.sourceDir(), []byte(dir)); err != nil {
-		return err
+	if dir != "" {
+		var err error
+		if dir, err = filepath.Abs(dir); err != nil {
+			return err
+		}
 	}
 	files, err := readCredentialFiles(dir)
 	if err != nil {
 		return err
 	}
-	return s.putCredentials(files)
+	s.credentialDir = dir
+	return errors.Join(s.putCredentials(files), writeDurably(s.inst.sourceDir(), dir))
 }
 
 // readCredentialFiles returns the text of the credential files of a directory, ""
