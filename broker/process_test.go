@@ -114,7 +114,7 @@ func (r role) play(ctx context.Context) error {
 
 // spawn starts a copy of this binary as a user. The path is the kernel's name
 // for the running program: the build directory is root's alone.
-func spawn(t *testing.T, uid uint32, r role, files ...*os.File) (*exec.Cmd, *lockedBuffer) {
+func spawn(t *testing.T, uid uint32, r role, files ...*os.File) (*exec.Cmd, *stderr) {
 	t.Helper()
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -123,9 +123,28 @@ func spawn(t *testing.T, uid uint32, r role, files ...*os.File) (*exec.Cmd, *loc
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env, cmd.ExtraFiles, cmd.Dir = []string{roleVariable + "=" + string(text)}, files, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Pdeathsig: syscall.SIGKILL}
-	errs := &lockedBuffer{}
-	cmd.Stderr = errs
-	return cmd, errs
+	f, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	cmd.Stderr = f
+	return cmd, &stderr{t, f.Name()}
+}
+
+// stderr is what a process has said on its standard error: all of it, at any time, since
+// nobody has to copy it out of a pipe first.
+type stderr struct {
+	t    *testing.T
+	path string
+}
+
+func (e *stderr) String() string {
+	b, err := os.ReadFile(e.path)
+	if err != nil {
+		e.t.Error(err)
+	}
+	return string(b)
 }
 
 // call calls operations as a user and returns what came back.
@@ -146,7 +165,7 @@ func call(t *testing.T, uid uint32, socket string, calls ...opCall) []opCall {
 // process is a broker in a process of its own.
 type process struct {
 	cmd  *exec.Cmd
-	errs *lockedBuffer
+	errs *stderr
 }
 
 func serve(t *testing.T, dir string, ln *os.File, caps ...uintptr) *process {
