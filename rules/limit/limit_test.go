@@ -57,9 +57,11 @@ func TestExactUnderConcurrency(t *testing.T) {
 		t.Errorf("%d admitted, %d at once, %d found all taken", got.Load(), peak.Load(), busy.Load())
 	}
 	for got.Load() < most { // those that found all taken left some over
-		if _, err := c.Take("run", noon, 0, rule(&rules.Limits{Requests: l.Requests})); err != nil {
+		h, err := c.Take("run", noon, 0, rule(l))
+		if err != nil {
 			t.Fatalf("after %d: %v", got.Load(), err)
 		}
+		h.End(noon, 0, 0)
 		got.Add(1)
 	}
 	if _, err := c.Take("run", noon, 0, rule(l)); reached(t, err).Wait != time.Minute+time.Second {
