@@ -207,14 +207,22 @@ func quicIsRefusedAtOnce(t *testing.T, l *lab) {
 }
 
 // send sends a datagram and wants no answer.
-func send(c cell.Cell, address, data string) error {
+func send(c cell.Cell, address, data string) error { return sendSome(c, 1, address, data) }
+
+// sendSome sends as many datagrams, each from a port of its own, with nothing between them.
+func sendSome(c cell.Cell, n int, address, data string) error {
 	return in(c, func() error {
-		conn, err := net.Dial("udp4", address)
-		if err != nil {
-			return err
+		for range n {
+			conn, err := net.Dial("udp4", address)
+			if err != nil {
+				return err
+			}
+			_, err = conn.Write([]byte(data))
+			if err := errors.Join(err, conn.Close()); err != nil {
+				return err
+			}
 		}
-		_, err = conn.Write([]byte(data))
-		return errors.Join(err, conn.Close())
+		return nil
 	})
 }
 
@@ -399,10 +407,8 @@ func TestFlowsAreLimitedPerCell(t *testing.T) {
 func TestFlowRateIsLimitedPerCell(t *testing.T) {
 	l := openLab(t, cell.Config{FlowRate: 2}) // and a burst of 4
 	dropped := l.counted(t, l.a, func() {
-		for range 20 {
-			if err := send(l.a, "8.8.8.8:53", "q"); err != nil {
-				t.Fatal(err)
-			}
+		if err := sendSome(l.a, 20, "8.8.8.8:53", "q"); err != nil {
+			t.Fatal(err)
 		}
 	})
 	if dropped.Limited < 10 {
