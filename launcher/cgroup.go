@@ -160,7 +160,7 @@ func removeCgroups(group string) error {
 }
 
 func removeCgroup(dir string) error {
-	for {
+	for empty := false; ; {
 		err := unix.Rmdir(dir)
 		if err == nil || errors.Is(err, unix.ENOENT) {
 			return nil
@@ -172,9 +172,10 @@ func removeCgroup(dir string) error {
 		if err != nil {
 			return err
 		}
-		if !killed {
+		if !killed && empty {
 			return unix.EBUSY
 		}
+		empty = !killed // by now: what was in it may just have ended by itself
 	}
 }
 

@@ -29,3 +29,6 @@ func WriteDocuments(etc string, grants []control.Grant) error {
 
 // Because is because, for tests.
 var Because = because
+
+// RemoveCgroups is removeCgroups, for tests.
+var RemoveCgroups = removeCgroups
