@@ -34,17 +34,11 @@ func (l *lab) attach(n byte) {
 	must(l.t, l.table.Attach(live.Cell{Identity: id, Addr: netip.AddrFrom4([4]byte{127, 0, 0, n})}))
 }
 
-// dialFrom connects as the cell of 127.0.0.n.
-func dialFrom(ctx context.Context, n byte, addr string) (net.Conn, error) {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, n)}}
-	return d.DialContext(ctx, "tcp4", addr)
-}
-
 // neighbour is a client in the cell of 127.0.0.n, which takes a new connection
 // for each request.
 func (l *lab) neighbour(n byte) *http.Client {
 	tr := &http.Transport{
-		DialContext:       func(ctx context.Context, _, addr string) (net.Conn, error) { return dialFrom(ctx, n, l.vip(addr)) },
+		DialContext:       func(ctx context.Context, _, addr string) (net.Conn, error) { return l.dialFrom(ctx, n, l.vip(addr)) },
 		TLSClientConfig:   &tls.Config{RootCAs: l.roots},
 		DisableKeepAlives: true,
 	}
@@ -67,9 +61,8 @@ func (l *lab) served() {
 func TestRequestRate(t *testing.T) {
 	const rate, asked = 10, 40
 	for _, w := range ways() {
-		t.Run(w.name, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t, func(c *proxy.Config) { c.Limits.RequestRate = rate })
+		t.Run(w.name, bubble(func(t *testing.T) {
+			l := newPipeLab(t, func(c *proxy.Config) { c.Limits.RequestRate = rate })
 			l.attach(2)
 			l.serveOrigin("ok.test", w.h2, &witness{})
 			client := w.client(l)
@@ -97,7 +90,7 @@ func TestRequestRate(t *testing.T) {
 				})
 			}
 			l.served()
-			if d := time.Since(began); d > 900*time.Millisecond {
+			if d := time.Since(began); d > 0 {
 				t.Errorf("the neighbour waited %v", d)
 			}
 			wg.Wait()
@@ -117,7 +110,7 @@ func TestRequestRate(t *testing.T) {
 			if refused == 0 {
 				t.Error("nothing was refused")
 			}
-		})
+		}))
 	}
 }
 
@@ -295,7 +288,7 @@ func TestH2Doors(t *testing.T) {
 	held, err := l.connect2(t.Context(), "raw.test:5432")
 	must(t, err)
 	l.log.await(t, 1)
-	c, err := sandboxDial(t.Context(), l.explicitAddr)
+	c, err := l.sandboxDial(t.Context(), l.explicitAddr)
 	must(t, err)
 	defer c.Close()
 	_, err = io.WriteString(c, http2.ClientPreface)
@@ -372,7 +365,7 @@ func h2Windows(t *testing.T, c net.Conn) (conn, stream uint32) {
 
 // TestLifetime: whatever passes on a connection, it ends, and the record says why.
 func TestLifetime(t *testing.T) {
-	short := func(c *proxy.Config) { c.Timeouts.Lifetime = 300 * time.Millisecond }
+	short := func(c *proxy.Config) { c.Timeouts.Lifetime = time.Second }
 	wantLimit := func(t *testing.T, l *lab, n int, kind audit.Kind) {
 		t.Helper()
 		records := l.log.await(t, n)
@@ -393,13 +386,13 @@ func TestLifetime(t *testing.T) {
 			c, err := open(l, t.Context(), "raw.test:5432")
 			must(t, err)
 			defer c.Close()
-			if n, err := io.Copy(io.Discard, c); n == 0 || err == nil {
-				t.Errorf("%d octets, %v", n, err)
+			if n, err := io.Copy(io.Discard, c); err == nil {
+				t.Errorf("%d octets, and no error", n)
 			}
 			wantLimit(t, l, 2, audit.Done)
 		})
-		t.Run(name+" without a request", func(t *testing.T) {
-			l := newLab(t, short)
+		t.Run(name+" without a request", bubble(func(t *testing.T) {
+			l := newPipeLab(t, short)
 			c, err := open(l, t.Context(), "ok.test:443")
 			must(t, err)
 			defer c.Close()
@@ -407,11 +400,11 @@ func TestLifetime(t *testing.T) {
 			must(t, err)
 			readAll(t, tc)
 			wantLimit(t, l, 1, audit.Refuse)
-		})
+		}))
 	}
 	for _, w := range ways() {
-		t.Run(w.name, func(t *testing.T) {
-			l := newLab(t, short)
+		t.Run(w.name, bubble(func(t *testing.T) {
+			l := newPipeLab(t, short)
 			l.serveOrigin("ok.test", w.h2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				fmt.Fprint(rw, "data: 1\n\n")
 				_ = http.NewResponseController(rw).Flush()
@@ -425,7 +418,7 @@ func TestLifetime(t *testing.T) {
 				t.Errorf("got %q, %v", got.String(), err)
 			}
 			wantLimit(t, l, 2, audit.Done)
-		})
+		}))
 	}
 	// The twin: a connection that is not old is not ended.
 	l := newLab(t)

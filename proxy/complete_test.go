@@ -20,6 +20,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -179,10 +180,7 @@ func (m *mix) serveNames(g *gate.Gate) {
 		Rate: 1 << 20, Burst: 1 << 20,
 	})
 	must(m.t, err)
-	udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	must(m.t, err)
-	tcp, err := net.Listen("tcp4", udp.LocalAddr().String())
-	must(m.t, err)
+	udp, tcp := listenBoth(m.t)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, udp, tcp) }()
@@ -193,6 +191,24 @@ func (m *mix) serveNames(g *gate.Gate) {
 		}
 	})
 	m.setOrigin("names", udp.LocalAddr().String())
+}
+
+// listenBoth listens on one port, free of both kinds: that of UDP may be another
+// connection's of TCP.
+func listenBoth(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for {
+		udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
+		must(t, err)
+		tcp, err := net.Listen("tcp4", udp.LocalAddr().String())
+		if err == nil {
+			return udp, tcp
+		}
+		must(t, udp.Close())
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // origin answers by path: /v1/ with its body, /hold/ never, /vanish/ not whole.
@@ -499,7 +515,7 @@ func (m *mix) cutStreams(n int) {
 func (m *mix) connects(n int) {
 	for i := range n {
 		req := &http.Request{Method: http.MethodConnect}
-		c, err := sandboxDial(m.t.Context(), m.explicitAddr)
+		c, err := m.sandboxDial(m.t.Context(), m.explicitAddr)
 		must(m.t, err)
 		to := []string{"evil.test:22", "other.test:25", "203.0.113.9:5432"}[i%3]
 		fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", to, to)

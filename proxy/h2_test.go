@@ -270,8 +270,8 @@ func TestSlowHeadOfH2(t *testing.T) {
 		if !w.h2 {
 			continue
 		}
-		t.Run(w.name, func(t *testing.T) {
-			l := newLab(t, func(c *proxy.Config) { c.Timeouts = proxy.Timeouts{Header: time.Second, Drain: time.Second} })
+		t.Run(w.name, bubble(func(t *testing.T) {
+			l := newPipeLab(t, func(c *proxy.Config) { c.Timeouts = proxy.Timeouts{Header: time.Second, Drain: time.Second} })
 			l.serveOrigin("ok.test", true, &witness{})
 			f, c := overH2(t, l, w)
 			defer c.Close()
@@ -289,6 +289,6 @@ func TestSlowHeadOfH2(t *testing.T) {
 				t.Errorf("record %+v", r)
 			}
 			wantNothingDialled(t, l)
-		})
+		}))
 	}
 }

@@ -61,7 +61,7 @@ func TestHeadBounds(t *testing.T) {
 func TestConnectHeadBounds(t *testing.T) {
 	l := newLab(t)
 	over1 := func(t *testing.T, lines int) (int, string) {
-		c, err := sandboxDial(t.Context(), l.explicitAddr)
+		c, err := l.sandboxDial(t.Context(), l.explicitAddr)
 		must(t, err)
 		defer c.Close()
 		status, _, body := exchangeRaw(t, c, "CONNECT ok.test:443 HTTP/1.1\r\nHost: ok.test:443\r\n"+strings.Repeat("A: b\r\n", lines)+"\r\n")

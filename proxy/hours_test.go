@@ -6,10 +6,8 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -17,126 +15,39 @@ import (
 	"time"
 
 	"sallyport/audit"
-	"sallyport/proxy"
 )
-
-// The tests of this file live through hours by a clock of their own. It only goes on
-// while everything waits for it, and who waits for a socket does not: the network is
-// one of pipes.
-
-// pipeConn is one end of a pipe with addresses.
-type pipeConn struct {
-	net.Conn
-	local, remote net.Addr
-}
-
-func (c *pipeConn) LocalAddr() net.Addr  { return c.local }
-func (c *pipeConn) RemoteAddr() net.Addr { return c.remote }
-
-// pipeListener is a listener to which one connects by dial.
-type pipeListener struct {
-	addr   *net.TCPAddr
-	queue  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newPipeListener(port int) *pipeListener {
-	return &pipeListener{
-		addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}, queue: make(chan net.Conn), closed: make(chan struct{}),
-	}
-}
-
-func (p *pipeListener) Addr() net.Addr { return p.addr }
-
-func (p *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.queue:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipeListener) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-// dial connects as the cell; to is the address that the listener's end has.
-func (p *pipeListener) dial(to net.Addr) (net.Conn, error) {
-	near, far := net.Pipe()
-	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 40000}
-	select {
-	case p.queue <- &pipeConn{far, to, from}:
-		return &pipeConn{near, from, to}, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
 
 // slowLab is a lab on pipes: ok.test is served by h over HTTP/1 and HTTP/2, and
 // raw.test:5432 says everything back.
-type slowLab struct {
-	*lab
-	transparent, explicit *pipeListener
-}
+type slowLab struct{ *lab }
 
 func newSlowLab(t *testing.T, h http.Handler) *slowLab {
 	t.Helper()
-	l := &slowLab{lab: makeLab(t), transparent: newPipeListener(1), explicit: newPipeListener(2)}
-	l.transparentPort, l.explicitAddr = 1, "127.0.0.1:2"
-	secure, raw := newPipeListener(443), newPipeListener(5432)
-	origin := &http.Server{Handler: h, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), TLSConfig: &tls.Config{Certificates: []tls.Certificate{l.origin.leaf(t, "ok.test")}, NextProtos: []string{"h2", "http/1.1"}}}
-	l.setOrigin("ok.test:443", "secure")
-	l.setOrigin("raw.test:5432", "raw")
-	l.reach = func(addr string) (net.Conn, error) {
-		if addr == "raw" {
-			return raw.dial(raw.addr)
-		}
-		return secure.dial(secure.addr)
-	}
-	var origins sync.WaitGroup
-	origins.Go(func() { _ = origin.ServeTLS(secure, "", "") })
-	origins.Go(func() {
+	l := &slowLab{newPipeLab(t)}
+	l.serveOrigin("ok.test", true, h)
+	raw := l.pipes.listen()
+	l.setOrigin("raw.test:5432", raw.Addr().String())
+	var origin sync.WaitGroup
+	origin.Go(func() {
 		for {
 			c, err := raw.Accept()
 			if err != nil {
 				return
 			}
-			origins.Go(func() { _, _ = io.Copy(c, c); c.Close() })
+			origin.Go(func() { _, _ = io.Copy(c, c); c.Close() })
 		}
 	})
 	t.Cleanup(func() {
 		_ = l.stop()
-		_ = origin.Close()
 		raw.Close()
-		origins.Wait()
+		origin.Wait()
 	})
-	s, err := proxy.New(l.cfg)
-	must(t, err)
-	l.serveOn(s, l.transparent, l.explicit)
 	return l
 }
 
 // open connects to a place by a door.
 func (l *slowLab) open(door, hostport string) (net.Conn, error) {
-	if door == "transparent" {
-		return l.transparent.dial(net.TCPAddrFromAddrPort(netip.MustParseAddrPort(l.vip(hostport))))
-	}
-	c, err := l.explicit.dial(l.explicit.addr)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", hostport, hostport); err != nil {
-		return nil, err
-	}
-	br := bufio.NewReader(c)
-	resp, err := http.ReadResponse(br, &http.Request{Method: http.MethodConnect})
-	if err != nil || resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("CONNECT: %v, %w", resp, err)
-	}
-	return &buffered{c, br}, nil
+	return opens()[door](l.lab, context.Background(), hostport)
 }
 
 // lasting is a stream of lines in hours: say has the other end say a line now, and

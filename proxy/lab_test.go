@@ -95,7 +95,7 @@ type lab struct {
 	finds   func(string, *http.Request) []rules.Carry
 	inject  func(context.Context, gate.Pass, *http.Request) error
 
-	reach    func(addr string) (net.Conn, error) // connects to an origin; nil: by the network
+	pipes    *pipeNet // instead of the network; nil: none
 	upstream *http.Transport
 	door     *http.Transport // to the explicit listener, made at its first use
 	origin   *originCA
@@ -195,7 +195,7 @@ func makeLab(t testing.TB, opts ...labOption) *lab {
 		DialContext:        func(ctx context.Context, _, addr string) (net.Conn, error) { return l.dialOrigin(ctx, addr) },
 		TLSClientConfig:    &tls.Config{RootCAs: l.origin.pool},
 		ForceAttemptHTTP2:  true,
-		DisableCompression: true, MaxIdleConnsPerHost: 64, ExpectContinueTimeout: time.Second,
+		DisableCompression: true, MaxIdleConnsPerHost: 64, ExpectContinueTimeout: time.Minute,
 	}
 	g, err := gate.New(gate.Config{
 		Identity: l.table.Identity, Recorder: l.log, Now: time.Now, Hash: func(string) string { return "hash" },
@@ -336,8 +336,8 @@ func (l *lab) dialOrigin(ctx context.Context, addr string) (net.Conn, error) {
 	if !ok {
 		return nil, fault{"dns_error"}
 	}
-	if l.reach != nil {
-		return l.reach(to)
+	if l.pipes != nil {
+		return l.pipes.reach(to)
 	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", to)
@@ -407,14 +407,26 @@ func (l *lab) vip(hostport string) string {
 }
 
 // sandboxDial connects as the cell with a source address.
-func sandboxDial(ctx context.Context, addr string) (net.Conn, error) {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}
+func (l *lab) sandboxDial(ctx context.Context, addr string) (net.Conn, error) {
+	return l.dialFrom(ctx, 1, addr)
+}
+
+// dialFrom connects as the cell of 127.0.0.n.
+func (l *lab) dialFrom(ctx context.Context, n byte, addr string) (net.Conn, error) {
+	if l.pipes != nil {
+		return l.pipes.dialFrom(n, addr)
+	}
+	return socketFrom(ctx, n, addr)
+}
+
+func socketFrom(ctx context.Context, n byte, addr string) (net.Conn, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, n)}}
 	return d.DialContext(ctx, "tcp4", addr)
 }
 
 // flow opens a redirected connection.
 func (l *lab) flow(ctx context.Context, hostport string) (net.Conn, error) {
-	c, err := sandboxDial(ctx, l.vip(hostport))
+	c, err := l.sandboxDial(ctx, l.vip(hostport))
 	if errors.Is(err, syscall.ECONNRESET) {
 		return resetFlow(err), nil
 	}
@@ -438,7 +450,7 @@ func (g *gone) Write([]byte) (int, error) { return 0, g.err }
 
 // connect opens a CONNECT tunnel; a refusal is an error with status and body.
 func (l *lab) connect(ctx context.Context, hostport string) (net.Conn, error) {
-	c, err := sandboxDial(ctx, l.explicitAddr)
+	c, err := l.sandboxDial(ctx, l.explicitAddr)
 	if err != nil {
 		return nil, err
 	}
@@ -462,7 +474,7 @@ func (l *lab) connect2(_ context.Context, hostport string) (net.Conn, error) {
 	l.mu.Lock()
 	if l.door == nil {
 		l.door = &http.Transport{
-			Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return sandboxDial(ctx, addr) },
+			Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return l.sandboxDial(ctx, addr) },
 		}
 		l.door.Protocols.SetUnencryptedHTTP2(true)
 		l.t.Cleanup(l.door.CloseIdleConnections)
@@ -563,7 +575,7 @@ func tlsClient(open func(*lab, context.Context, string) (net.Conn, error), h2 bo
 			DialContext:       func(ctx context.Context, _, addr string) (net.Conn, error) { return telling(open(l, ctx, addr)) },
 			TLSClientConfig:   &tls.Config{RootCAs: l.roots},
 			ForceAttemptHTTP2: h2, DisableCompression: true,
-			ExpectContinueTimeout: 5 * time.Second,
+			ExpectContinueTimeout: time.Minute,
 		}
 		if !h2 {
 			tr.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
@@ -576,8 +588,8 @@ func tlsClient(open func(*lab, context.Context, string) (net.Conn, error), h2 bo
 func absoluteClient(l *lab) *http.Client {
 	tr := &http.Transport{
 		Proxy:              http.ProxyURL(&url.URL{Scheme: "http", Host: l.explicitAddr}),
-		DialContext:        func(ctx context.Context, _, addr string) (net.Conn, error) { return telling(sandboxDial(ctx, addr)) },
-		DisableCompression: true, ExpectContinueTimeout: 5 * time.Second,
+		DialContext:        func(ctx context.Context, _, addr string) (net.Conn, error) { return telling(l.sandboxDial(ctx, addr)) },
+		DisableCompression: true, ExpectContinueTimeout: time.Minute,
 	}
 	l.t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
@@ -618,7 +630,7 @@ func (w way) port() string {
 func (w way) raw(t testing.TB, l *lab, host string) (c net.Conn, prefix string) {
 	t.Helper()
 	if w.open == nil {
-		c, err := sandboxDial(t.Context(), l.explicitAddr)
+		c, err := l.sandboxDial(t.Context(), l.explicitAddr)
 		must(t, err)
 		t.Cleanup(func() { c.Close() })
 		return c, "http://" + host
@@ -674,6 +686,10 @@ func (o *originCA) leaf(t testing.TB, names ...string) tls.Certificate {
 func (l *lab) serveOrigin(host string, h2 bool, h http.Handler) {
 	for _, secure := range []bool{false, true} {
 		s := httptest.NewUnstartedServer(h)
+		if l.pipes != nil {
+			s.Listener.Close()
+			s.Listener = l.pipes.listen()
+		}
 		s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 		port := ":80"
 		if secure {

@@ -134,7 +134,7 @@ func TestNoSecretIsLoggedLG04(t *testing.T) {
 			}
 		}
 	}
-	c, err := sandboxDial(t.Context(), l.explicitAddr)
+	c, err := l.sandboxDial(t.Context(), l.explicitAddr)
 	must(t, err)
 	fmt.Fprint(c, "GET http://user:canary-userinfo@any.test/x HTTP/1.1\r\nHost: any.test\r\n\r\n")
 	_, _ = http.ReadResponse(bufio.NewReader(c), nil)

@@ -26,8 +26,8 @@ func TestReloadWebSockets(t *testing.T) {
 		if w.h2 {
 			continue // a client that offers h2 opens another connection for it
 		}
-		t.Run(w.name, func(t *testing.T) {
-			l := newLab(t)
+		t.Run(w.name, bubble(func(t *testing.T) {
+			l := newPipeLab(t)
 			echo := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				c, err := websocket.Accept(rw, r, nil)
 				if err != nil {
@@ -62,7 +62,7 @@ func TestReloadWebSockets(t *testing.T) {
 					t.Errorf("record %+v", r)
 				}
 			}
-		})
+		}))
 	}
 }
 
@@ -80,8 +80,8 @@ func says(t *testing.T, c *websocket.Conn, text string) {
 // host that is denied by now is cut; the other ends as it would have.
 func TestReloadRequestsUnderWay(t *testing.T) {
 	for _, w := range ways() {
-		t.Run(w.name, func(t *testing.T) {
-			l := newLab(t)
+		t.Run(w.name, bubble(func(t *testing.T) {
+			l := newPipeLab(t)
 			goOn := make(chan struct{})
 			half := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				_, _ = io.WriteString(rw, "one")
@@ -121,7 +121,7 @@ func TestReloadRequestsUnderWay(t *testing.T) {
 			if got, err := io.ReadAll(bodies[1]); err != nil || string(got) != "one two" {
 				t.Errorf("the allowed one: %q, %v", got, err)
 			}
-		})
+		}))
 	}
 }
 
@@ -144,8 +144,8 @@ func TestReloadIdleConnections(t *testing.T) {
 		if w.open == nil {
 			continue // the proxy's own connection is for any host: it has nothing to be judged by
 		}
-		t.Run(w.name, func(t *testing.T) {
-			l := newLab(t)
+		t.Run(w.name, bubble(func(t *testing.T) {
+			l := newPipeLab(t)
 			var open []*closing
 			var clients []*http.Client
 			for _, to := range []string{"any.test", "ok.test"} {
@@ -173,7 +173,7 @@ func TestReloadIdleConnections(t *testing.T) {
 				t.Error("the idle connection to a denied host is open after a second")
 			}
 			fetch(t, clients[1], w.url("ok.test", "/public/y"), true)
-		})
+		}))
 	}
 }
 

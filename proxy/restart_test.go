@@ -8,13 +8,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"sallyport/proxy"
 )
 
 // TestRestartLosesNoConnection: the listening sockets outlive the server, so that a
 // client which connects while one server ends and the next begins is served by the
 // one or by the other; so is every request that was not under way.
 func TestRestartLosesNoConnection(t *testing.T) {
-	l := newLab(t)
+	l := newLab(t, func(c *proxy.Config) { c.Timeouts.Drain = time.Hour })
 	l.serveOrigin("ok.test", false, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	var held []*net.TCPListener
 	for range 2 {

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sallyport/audit"
@@ -311,7 +312,7 @@ func TestFragmentedHello(t *testing.T) {
 func TestHelloWithConnect(t *testing.T) {
 	l := newLab(t)
 	l.serveOrigin("ok.test", false, &witness{})
-	c, err := sandboxDial(t.Context(), l.explicitAddr)
+	c, err := l.sandboxDial(t.Context(), l.explicitAddr)
 	must(t, err)
 	defer c.Close()
 	p := &prefixing{Conn: c, prefix: "CONNECT ok.test:443 HTTP/1.1\r\nHost: ok.test:443\r\n\r\n"}
@@ -321,7 +322,7 @@ func TestHelloWithConnect(t *testing.T) {
 		t.Errorf("status %d: %s", status, body)
 	}
 	// The same for a request in the clear.
-	c, err = sandboxDial(t.Context(), l.explicitAddr)
+	c, err = l.sandboxDial(t.Context(), l.explicitAddr)
 	must(t, err)
 	defer c.Close()
 	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
@@ -648,7 +649,7 @@ func TestNotRedirected(t *testing.T) {
 	l := newLab(t)
 	gone := func(to string) {
 		t.Helper()
-		c, err := sandboxDial(t.Context(), to)
+		c, err := l.sandboxDial(t.Context(), to)
 		if isReset(err) {
 			return // before connect even returned
 		}
@@ -669,8 +670,10 @@ func TestNotRedirected(t *testing.T) {
 }
 
 // TestSlowClients is DS-03: deadlines hold outside and inside a stream.
-func TestSlowClients(t *testing.T) {
-	l := newLab(t, func(c *proxy.Config) {
+func TestSlowClients(t *testing.T) { synctest.Test(t, testSlowClients) }
+
+func testSlowClients(t *testing.T) {
+	l := newPipeLab(t, func(c *proxy.Config) {
 		c.Timeouts = proxy.Timeouts{Peek: 300 * time.Millisecond, Header: 300 * time.Millisecond, KeepAlive: 300 * time.Millisecond, Drain: time.Second}
 	})
 	l.serveOrigin("ok.test", false, &witness{})
@@ -870,7 +873,7 @@ func TestDoorHasNoDefaults(t *testing.T) {
 		"CONNECT evil.test:443", "CONNECT evil.test:9999", "CONNECT " + trap.Addr().String(), "GET http://evil.test/",
 		"GET http://" + trap.Addr().String() + "/", "GET /", "GET http:///", "POST http://evil.test/",
 	} {
-		c, err := sandboxDial(t.Context(), l.explicitAddr)
+		c, err := l.sandboxDial(t.Context(), l.explicitAddr)
 		must(t, err)
 		status, h, body := exchangeRaw(t, c, line+" HTTP/1.1\r\nHost: evil.test\r\n\r\n")
 		if strings.Contains(body+h.Get("Server"), "goproxy") || status == 500 {
@@ -904,8 +907,8 @@ func TestStreamsOutliveTheirFirstBytes(t *testing.T) {
 	const peek = 200 * time.Millisecond
 	for name, open := range opens() {
 		for _, to := range []string{"ok.test:80", "ok.test:443"} {
-			t.Run(name+" "+to, func(t *testing.T) {
-				l := newLab(t, func(c *proxy.Config) { c.Timeouts = proxy.Timeouts{Peek: peek, Handshake: peek, Drain: time.Second} })
+			t.Run(name+" "+to, bubble(func(t *testing.T) {
+				l := newPipeLab(t, func(c *proxy.Config) { c.Timeouts = proxy.Timeouts{Peek: peek, Handshake: peek, Drain: time.Second} })
 				l.serveOrigin("ok.test", false, &witness{})
 				c, err := open(l, t.Context(), to)
 				must(t, err)
@@ -918,8 +921,9 @@ func TestStreamsOutliveTheirFirstBytes(t *testing.T) {
 					if status, _, body := exchangeRaw(t, c, get); status != 200 {
 						t.Fatalf("after %v: status %d: %s", time.Since(began), status, body)
 					}
+					time.Sleep(peek / 4)
 				}
-			})
+			}))
 		}
 	}
 }

@@ -92,27 +92,28 @@ func TestWebSocketCut(t *testing.T) {
 		if w.h2 {
 			continue
 		}
-		l := newLab(t)
-		l.serveOrigin("any.test", false, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			c, err := websocket.Accept(rw, r, nil)
-			if err == nil {
-				_, _, _ = c.Read(r.Context())
-				c.CloseNow()
+		t.Run(w.name, bubble(func(t *testing.T) {
+			l := newPipeLab(t)
+			l.serveOrigin("any.test", false, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				c, err := websocket.Accept(rw, r, nil)
+				if err == nil {
+					_, _, _ = c.Read(r.Context())
+					c.CloseNow()
+				}
+			}))
+			c, _, err := websocket.Dial(t.Context(), w.url("any.test", "/"), &websocket.DialOptions{HTTPClient: w.client(l)})
+			must(t, err)
+			defer c.CloseNow()
+			l.detach()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, _, err := c.Read(ctx); err == nil || ctx.Err() != nil {
+				t.Errorf("the WebSocket outlived its cell: %v", err)
+			}
+			if got := l.log.await(t, 2); len(got) != 2 || !strings.Contains(got[1].Error, "change of policy") {
+				t.Errorf("records %+v", got)
 			}
 		}))
-		c, _, err := websocket.Dial(t.Context(), w.url("any.test", "/"), &websocket.DialOptions{HTTPClient: w.client(l)})
-		must(t, err)
-		l.detach()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		if _, _, err := c.Read(ctx); err == nil || ctx.Err() != nil {
-			t.Errorf("%s: the WebSocket outlived its cell: %v", w.name, err)
-		}
-		cancel()
-		c.CloseNow()
-		if got := l.log.await(t, 2); len(got) != 2 || !strings.Contains(got[1].Error, "change of policy") {
-			t.Errorf("%s: records %+v", w.name, got)
-		}
-		_ = l.stop()
 	}
 }
 
@@ -553,6 +554,11 @@ func TestKeepAliveAfterDenial(t *testing.T) {
 	for _, w := range ways() {
 		l := newLab(t)
 		l.serveOrigin("ok.test", w.h2, &witness{})
+		if !w.h2 { // net/http gives a connection up that is answered 50 ms before it knows of its own last octet
+			keepsAliveRaw(t, l, w)
+			_ = l.stop()
+			continue
+		}
 		client := w.client(l)
 		var conns []net.Conn
 		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { conns = append(conns, i.Conn) }})
@@ -570,6 +576,23 @@ func TestKeepAliveAfterDenial(t *testing.T) {
 			}
 		}
 		_ = l.stop()
+	}
+}
+
+// keepsAliveRaw has requests that are refused and others answered on one connection
+// of HTTP/1.
+func keepsAliveRaw(t *testing.T, l *lab, w way) {
+	t.Helper()
+	c, prefix := w.raw(t, l, "ok.test")
+	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	br := bufio.NewReader(c)
+	for _, path := range []string{"/secret", "/public/a", "/secret", "/public/b"} {
+		_, err := fmt.Fprintf(c, "POST %s%s HTTP/1.1\r\nHost: ok.test\r\nContent-Length: 10000\r\n\r\n%s", prefix, path, strings.Repeat("x", 10000))
+		must(t, err)
+		want := map[bool]int{true: 403, false: 200}[path == "/secret"]
+		if status, h, body := readAnswer(t, br, "POST"); status != want || h.Get("Connection") == "close" {
+			t.Errorf("%s: %s: %d %v %s", w.name, path, status, h, body)
+		}
 	}
 }
 
@@ -769,7 +792,7 @@ func TestBadChunk(t *testing.T) {
 // TestDrain: what is in flight when the server is told to end may end.
 func TestDrain(t *testing.T) {
 	for _, w := range ways() {
-		l := newLab(t)
+		l := newLab(t, func(c *proxy.Config) { c.Timeouts.Drain = time.Hour })
 		started, release := make(chan struct{}), make(chan struct{})
 		l.serveOrigin("any.test", w.h2, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 			close(started)
@@ -860,7 +883,7 @@ func TestDrainOfSilentClients(t *testing.T) {
 		silent, err := open(l, t.Context(), "any.test:80")
 		must(t, err)
 		defer silent.Close()
-		atDoor, err := sandboxDial(t.Context(), l.explicitAddr)
+		atDoor, err := l.sandboxDial(t.Context(), l.explicitAddr)
 		must(t, err)
 		defer atDoor.Close()
 		busy, err := open(l, t.Context(), "any.test:80")
