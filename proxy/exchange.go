@@ -300,6 +300,9 @@ func (x *exchange) end() {
 	if x.counted {
 		x.run.requests.Give(x.st.cell)
 	}
+	if x.st.hijacked.Load() {
+		x.st.leave()
+	}
 	if x.pass.Valid() {
 		x.st.untrack(x.pass)
 		x.st.record(x.pass.Done(x.ctx, x.outcome()))

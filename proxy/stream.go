@@ -58,7 +58,7 @@ type stream struct {
 	why    error  // why it was cut
 	stop   func() // what is to be done when it is cut
 
-	once sync.Once
+	left, once sync.Once
 }
 
 // newStream registers a connection; false means that it is refused and closed:
@@ -139,10 +139,7 @@ func (st *stream) httpState(ctx context.Context, state http.ConnState) {
 // not come to its end is recorded here, since no handler saw it.
 func (st *stream) finish(ctx context.Context, cause error) {
 	st.once.Do(func() {
-		_ = st.conn.Close()
-		st.run.forget(st)
-		st.handed()
-		st.giveH2()
+		st.leave()
 		judged := st.requests.Load()
 		if !st.h2 && st.heads.Load() > judged && !st.hijacked.Load() {
 			st.refuseHead(ctx)
@@ -154,6 +151,17 @@ func (st *stream) finish(ctx context.Context, cause error) {
 			}))
 		}
 		st.run.open.Done() // last, so that draining waits for the record
+	})
+}
+
+// leave closes the connection and makes room for another, before a record says that
+// there is.
+func (st *stream) leave() {
+	st.left.Do(func() {
+		_ = st.conn.Close()
+		st.run.forget(st)
+		st.handed()
+		st.giveH2()
 	})
 }
 

@@ -27,6 +27,7 @@ func (r *run) tunnel(ctx context.Context, st *stream) {
 	out := gate.Outcome{}
 	defer func() {
 		st.untrack(pass)
+		st.leave()
 		out.Err, out.Reason = st.because(out.Err), cmp.Or(out.Reason, st.boundedBy())
 		st.record(pass.Done(ctx, out))
 		st.finish(ctx, nil)
