@@ -103,6 +103,9 @@ func askWhy(c *cobra.Command, args []string, x *index.Index) (*why, error) {
 	case err != nil:
 		out.NotAsked = err.Error()
 		return out, nil
+	case rec.Policy == "" && strings.HasPrefix(rec.Cell, testCells):
+		out.NotAsked = "it was a test of the credential, which the endpoints in its file allow, and no policy"
+		return out, nil
 	case rec.Policy == "":
 		out.NotAsked = "no policy was in force for " + or(rec.Cell, "whoever asked")
 		return out, nil

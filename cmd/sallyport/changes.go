@@ -24,9 +24,8 @@ type change struct {
 	At         time.Time `json:"at,omitzero"`
 }
 
-// recordChange writes the record of a change.
-func (g *gateway) recordChange(ctx context.Context, kind audit.Kind, c change) error {
-	rec := audit.Record{Kind: kind, Credential: c.Credential}
+// recordChange writes the record of a change; rec says of what.
+func (g *gateway) recordChange(ctx context.Context, rec audit.Record, c change) error {
 	c.Credential = "" // it has a field of its own
 	var err error
 	if rec.Data, err = json.Marshal(c); err != nil {

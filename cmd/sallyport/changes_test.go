@@ -11,12 +11,18 @@ import (
 	"sallyport/audit/query"
 )
 
-// TestChangesOfCredentialsAreRecorded: who did what and when, also of what is done
-// while the instance is down.
-func TestChangesOfCredentialsAreRecorded(t *testing.T) {
+// asAlice has commands believe that alice typed sudo.
+func asAlice(t *testing.T) {
+	t.Helper()
 	t.Setenv("SUDO_USER", "alice")
 	t.Setenv("SUDO_UID", "1000")
 	t.Setenv("SUDO_GID", "1000")
+}
+
+// TestChangesOfCredentialsAreRecorded: who did what and when, also of what is done
+// while the instance is down.
+func TestChangesOfCredentialsAreRecorded(t *testing.T) {
+	asAlice(t)
 	st := newStage(t)
 	down := st.up()
 	do := func(args ...string) string {
@@ -84,9 +90,9 @@ func TestRotateFailsOnWhatTheBrokerCannotUse(t *testing.T) {
 
 // TestLiveTestThatIsRefusedIsRecordedAsRefused, also after it was admitted.
 func TestLiveTestThatIsRefusedIsRecordedAsRefused(t *testing.T) {
-	st := newStage(t)
+	st := newStageWith(t, func(st *stage) { st.resolves("203.0.113.7") })
 	defer st.up()()
-	in := tryIn{Cell: "test-a", Run: "R", Credential: "api", Method: "GET", Path: "/v1/x"} // and no grant
+	in := tryIn{Cell: "test-a", Run: "R", Credential: "api", Method: "GET", Path: "/v1/x", Private: []string{"203.0.113.0/24"}} // and no grant
 	if _, err := st.gateway.try(t.Context(), in); err == nil {
 		t.Fatal("sent without a grant")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
 
+	"sallyport/audit"
 	"sallyport/broker"
 	"sallyport/control"
 	"sallyport/rules"
@@ -118,6 +119,8 @@ const testCells = "test-"
 
 // liveTest grants the credential to a run that lasts one request.
 func liveTest(ctx context.Context, inst instance, in tryIn) (*tryOut, error) {
+	who := asker()
+	in.By, in.UID = who.User, who.UID
 	in.Run = ulid.Make().String()
 	in.Cell = strings.ToLower(testCells + in.Run)
 	var grants broker.Grants
@@ -167,6 +170,8 @@ type tryIn struct {
 	Host       string          `json:"host"`
 	Path       string          `json:"path"`
 	Private    []string        `json:"private,omitempty"` // ranges that are opened
+	By         string          `json:"by"`                // who asks
+	UID        int             `json:"uid"`
 }
 
 // tryOut is what came of it; nothing of the answer but its size.
@@ -191,6 +196,10 @@ func (g *gateway) try(ctx context.Context, in tryIn) (out tryOut, err error) {
 	if err != nil {
 		return out, &control.Error{Status: http.StatusBadRequest, Text: err.Error()}
 	}
+	asked := audit.Record{Kind: audit.CredentialChange, Cell: in.Cell, Run: in.Run, Credential: in.Credential}
+	if err := g.recordChange(ctx, asked, change{Event: "tested", By: in.By, UID: in.UID}); err != nil {
+		return out, err
+	}
 	g.trials.Store(in.Cell, id)
 	g.broker.Attach(control.CellFile{Cell: in.Cell, Run: in.Run, Grants: in.Grants})
 	defer func() {
@@ -200,7 +209,7 @@ func (g *gateway) try(ctx context.Context, in tryIn) (out tryOut, err error) {
 		g.gate.Forget(in.Run)
 	}()
 	began := time.Now()
-	pass, err := g.gate.Admit(ctx, q)
+	pass, err := g.gate.Admit(gate.WithOrigin(ctx, gate.Origin{Proto: "h1"}), q)
 	if err != nil {
 		return out, refusedTrial(err)
 	}
@@ -258,7 +267,7 @@ func (g *gateway) trial(in tryIn) (q rules.Request, id gate.Identity, err error)
 	}
 	policy, err := rules.Compile(trialPolicy(c, private))
 	q = rules.Request{
-		Question: rules.Fetch, Cell: in.Cell, Endpoint: target.Endpoint{Host: e.Host, Port: e.Ports[0]}, Secure: true, Protocol: rules.HTTP,
+		Question: rules.Fetch, Cell: in.Cell, Endpoint: target.Endpoint{Host: e.Host, Port: e.Ports[0]}, Secure: true,
 		Method: in.Method, Path: path, Query: query,
 	}
 	return q, gate.Identity{Cell: in.Cell, Run: in.Run, Policy: policy}, err
@@ -276,9 +285,10 @@ func prefixes(list []string) (out []netip.Prefix, err error) {
 }
 
 // trialPolicy allows what a credential's endpoints do, also at private addresses in
-// some ranges.
+// some ranges. It has no digest: it is made of the credential file, which rules name,
+// and is kept nowhere.
 func trialPolicy(c policyfile.Credential, private []netip.Prefix) rules.Source {
-	src := rules.Source{Name: "test of credential " + c.Name, Digest: c.Digest}
+	src := rules.Source{Name: "test of credential " + c.Name}
 	for i, e := range c.Endpoints {
 		r := rules.Rule{
 			ID: fmt.Sprintf("endpoint-%d", i+1), Where: c.Where, Action: rules.AllowAction,
@@ -303,6 +313,10 @@ func (g *gateway) sendTrial(ctx context.Context, pass gate.Pass) (status int, re
 	req.URL.RawQuery = q.Query
 	req.Header.Set("User-Agent", "sallyport-credential-test")
 	req.Header.Set("Accept", "*/*")
+	// Where it may not go at all, no credential is used for it.
+	if err := g.dialer.Vet(ctx, pass); err != nil {
+		return 0, 0, err
+	}
 	if err := g.broker.Inject(ctx, pass, req); err != nil {
 		return 0, 0, err
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/audit"
+	"sallyport/audit/query"
 	"sallyport/broker"
 	"sallyport/control"
 	"sallyport/rules"
@@ -36,6 +37,12 @@ func newStageAt(t *testing.T, origin *httptest.Server) *stage {
 	})
 }
 
+// resolves has the credential's host be at an address.
+func (st *stage) resolves(addr string) {
+	st.t.Helper()
+	st.must(putFile(st.inst.run("config.yaml"), []byte("apiVersion: sallyport/v1\nkind: Gateway\nhosts: {api.example.com: ["+addr+"]}\n"), 0))
+}
+
 // up has commands believe that the stage's supervisor runs, until down is called.
 func (st *stage) up() (down func()) {
 	st.t.Helper()
@@ -50,6 +57,7 @@ func (st *stage) up() (down func()) {
 // TestLiveTestFailsUnlessTheAnswerIsGood, as text and as JSON, which tells what the
 // answer was either way.
 func TestLiveTestFailsUnlessTheAnswerIsGood(t *testing.T) {
+	asAlice(t)
 	var status atomic.Int64
 	origin := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) }))
 	defer origin.Close()
@@ -67,7 +75,7 @@ func TestLiveTestFailsUnlessTheAnswerIsGood(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if code := run(t.Context(), []string{"credential", "usage", "api", "--instance", st.inst.name}, strings.NewReader(""), &out, &out); code != 0 || strings.Count(out.String(), "(a test)") != 10 {
+	if code := run(t.Context(), []string{"credential", "usage", "api", "--instance", st.inst.name}, strings.NewReader(""), &out, &out); code != 0 || strings.Count(out.String(), "alice (test)") != 10 {
 		t.Errorf("usage: exit %d: %s", code, out.String())
 	}
 }
@@ -138,5 +146,40 @@ func TestLiveTestGoesThroughTheGateway(t *testing.T) {
 	}
 	if strings.Contains(st.said.String(), secret) {
 		t.Error("the log shows the secret")
+	}
+}
+
+// TestRecordsOfALiveTestTellWhoAskedAndWhatForIt: who asked for it, that no policy stood
+// over it, and no use where nothing was sent; audit why and an export make sense of it.
+func TestRecordsOfALiveTestTellWhoAskedAndWhatForIt(t *testing.T) {
+	asAlice(t)
+	st := newStageWith(t, func(st *stage) { st.resolves("10.9.8.7") })
+	defer st.up()()
+	ask := func(code int, args ...string) string {
+		t.Helper()
+		var out bytes.Buffer
+		if got := run(t.Context(), append(args, "--instance", st.inst.name), strings.NewReader(""), &out, &out); got != code {
+			t.Errorf("%v: exit %d, want %d: %s", args, got, code, out.String())
+		}
+		return out.String()
+	}
+	if said := ask(1, "credential", "test", "api", "--live"); !strings.Contains(said, "private_ip") {
+		t.Fatal(said)
+	}
+	asked, admitted := st.records(audit.CredentialChange), st.records(audit.Admit)
+	if len(asked) != 1 || len(admitted) != 1 {
+		t.Fatalf("asked: %+v, admitted: %+v", asked, admitted)
+	}
+	if a := asked[0]; query.What(&a) != "tested api by alice" || a.Run != admitted[0].Run || a.Cell != admitted[0].Cell || a.Seq > admitted[0].Seq {
+		t.Errorf("who asked: %+v, of %+v", a, admitted[0])
+	}
+	if used := st.records(audit.Credential); len(used) != 0 || admitted[0].Policy != "" {
+		t.Errorf("nothing was sent: %+v, under policy %q", used, admitted[0].Policy)
+	}
+	if said := ask(0, "audit", "why", admitted[0].ID); !strings.Contains(said, "it was a test of the credential") || !strings.Contains(said, "private_ip") {
+		t.Errorf("why: %s", said)
+	}
+	if said := ask(0, "audit", "export", "--format", "har"); !strings.Contains(said, `"https://api.example.com/v1/x"`) || strings.Contains(said, "http://") {
+		t.Errorf("exported: %s", said)
 	}
 }

@@ -51,7 +51,7 @@ func (c *Counts) add(event string) {
 type usedByIn struct {
 	Run   string `json:"run"`
 	Cell  string `json:"cell"`
-	Asker string `json:"asker,omitempty"` // who started the run; of a test of the credential, that it was one
+	Asker string `json:"asker,omitempty"` // who started the run; of a test of the credential, who tested
 	Counts
 	Hosts []string  `json:"hosts"`
 	First time.Time `json:"first"`
@@ -76,8 +76,8 @@ files; nothing has to run for it.`,
 			return usageOut{}, err
 		}
 		since, _ := c.Flags().GetString("since")
-		// The starts of runs say who asked for them.
-		text := "kind=credential,run.start"
+		// What begins runs, and tests, says who asked for them.
+		text := "kind=credential,credential.change,run.start"
 		if since != "" {
 			text += " since=" + since
 		}
@@ -96,13 +96,8 @@ func (u *usageOut) count(dir string, f query.Filter) error {
 		if err != nil {
 			return err
 		}
-		if r.Kind == audit.RunStart {
-			var m struct {
-				Asker string `json:"asker"`
-			}
-			if json.Unmarshal(r.Data, &m) == nil {
-				askers[r.Run] = m.Asker
-			}
+		if r.Kind != audit.Credential {
+			askers[r.Run] = askerOf(&r)
 			continue
 		}
 		if r.Credential != u.Credential {
@@ -129,12 +124,25 @@ func (u *usageOut) count(dir string, f query.Filter) error {
 	u.Runs = []usedByIn{}
 	for _, by := range runs {
 		if by.Asker = askers[by.Run]; by.Asker == "" && strings.HasPrefix(by.Cell, testCells) {
-			by.Asker = "(a test)"
+			by.Asker = "(test)"
 		}
 		u.Runs = append(u.Runs, *by)
 	}
 	slices.SortFunc(u.Runs, func(a, b usedByIn) int { return b.Last.Compare(a.Last) })
 	return nil
+}
+
+// askerOf tells who asked for a run, or for the test of a credential.
+func askerOf(r *audit.Record) string {
+	var m struct{ Asker, By string }
+	switch err := json.Unmarshal(r.Data, &m); {
+	case err != nil || r.Run == "": // a change of the credential is no use
+		return ""
+	case r.Kind == audit.CredentialChange:
+		return m.By + " (test)"
+	default:
+		return m.Asker
+	}
 }
 
 // maxUsageHosts bounds a list that a sandbox can lengthen by being refused.

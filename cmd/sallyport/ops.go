@@ -124,7 +124,7 @@ func (g *gateway) handler() http.Handler {
 		return g.rotateCA(ctx, in)
 	}))
 	mux.Handle("POST /v1/changed", control.Handle(rootOnly, func(ctx context.Context, c change) (empty, error) {
-		return empty{}, g.recordChange(ctx, audit.CredentialChange, c)
+		return empty{}, g.recordChange(ctx, audit.Record{Kind: audit.CredentialChange, Credential: c.Credential}, c)
 	}))
 	mux.Handle("POST /v1/try", control.Handle(rootOnly, g.try))
 	return mux

@@ -40,7 +40,7 @@ func (g *gateway) rotateCA(ctx context.Context, in caIn) (caOut, error) {
 	switch {
 	case !in.Rotate:
 	case len(roots) == 1:
-		if err := g.recordChange(ctx, audit.CARotate, change{Event: "prepare", By: in.By, UID: in.UID}); err != nil {
+		if err := g.recordChange(ctx, audit.Record{Kind: audit.CARotate}, change{Event: "prepare", By: in.By, UID: in.UID}); err != nil {
 			return caOut{}, err
 		}
 		if err := g.ca.Prepare(); err != nil {
@@ -49,7 +49,7 @@ func (g *gateway) rotateCA(ctx context.Context, in caIn) (caOut, error) {
 		out.Prepared = true
 		g.log.Info("a next CA is ready")
 	case in.Now || len(g.distrust(certs.Fingerprint(roots[1].Raw))) == 0:
-		if err := g.recordChange(ctx, audit.CARotate, change{Event: "switch", By: in.By, UID: in.UID}); err != nil {
+		if err := g.recordChange(ctx, audit.Record{Kind: audit.CARotate}, change{Event: "switch", By: in.By, UID: in.UID}); err != nil {
 			return caOut{}, err
 		}
 		if err := g.ca.Switch(); err != nil {

@@ -21,6 +21,13 @@ const (
 	maxTried = 8
 )
 
+// Vet tells whether p may be dialled at all, before anything is made for it: an error
+// is as of [Dialer.Dial]. Whoever dials is told again.
+func (d *Dialer) Vet(ctx context.Context, p gate.Pass) error {
+	_, err := d.vetted(ctx, p)
+	return err
+}
+
 // vetted returns the addresses of the place that p admits, in the order in
 // which they are to be tried, after the policy has agreed to every one of them.
 func (d *Dialer) vetted(ctx context.Context, p gate.Pass) ([]netip.Addr, error) {
