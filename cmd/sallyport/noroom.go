@@ -24,24 +24,39 @@ const noRoomTurn = time.Second
 func openWithRoom(ctx context.Context, inst instance, o logOptions, ctl net.Listener, log *slog.Logger) (*gateway, error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
-	for told := false; ; told = true {
-		g, err := openGateway(ctx, inst, o, log)
-		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-			return g, err
-		}
-		if !told {
-			log.Error("nothing is let through until there is room for the log", "cause", err, "dir", inst.auditDir())
-		}
-		if serveErr := tellNoRoom(ctx, inst, ctl, err); serveErr != nil || ctx.Err() != nil {
-			return nil, errors.Join(err, serveErr)
-		}
+	g, cause := openGateway(ctx, inst, o, log)
+	if !isFull(cause) {
+		return g, cause
 	}
+	log.Error("nothing is let through until there is room for the log", "cause", cause, "dir", inst.auditDir())
+	err := serveAll(
+		ctx,
+		func(ctx context.Context) error { return tellNoRoom(ctx, ctl, cause) },
+		func(ctx context.Context) error {
+			for err := cause; ; {
+				if turnErr := unreadyTurn(ctx, inst, cause); turnErr != nil || ctx.Err() != nil {
+					return errors.Join(err, turnErr)
+				}
+				if g, err = openGateway(ctx, inst, o, log); !isFull(err) {
+					return err
+				}
+			}
+		},
+	)
+	if err != nil && g != nil {
+		g.close()
+		g = nil
+	}
+	return g, err
 }
 
-// tellNoRoom answers every call with why nothing can be recorded, for a turn.
-func tellNoRoom(ctx context.Context, inst instance, ctl net.Listener, cause error) error {
-	ctx, cancel := context.WithTimeout(ctx, noRoomTurn)
-	defer cancel()
+func isFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// tellNoRoom answers every call with why nothing can be recorded. It has no turns:
+// a call that came at the end of one would meet a server that hangs up.
+func tellNoRoom(ctx context.Context, ctl net.Listener, cause error) error {
 	again, err := sameListener(ctl)
 	if err != nil {
 		return err
@@ -50,23 +65,29 @@ func tellNoRoom(ctx context.Context, inst instance, ctl net.Listener, cause erro
 	mux.Handle("/", control.Handle(rootOnly, func(context.Context, json.RawMessage) (empty, error) {
 		return empty{}, &control.Error{Status: http.StatusServiceUnavailable, Text: "the log cannot be written, so nothing is let through: " + cause.Error()}
 	}))
-	servers := []func(context.Context) error{
-		func(ctx context.Context) error { return serveHTTP(ctx, control.NewServer(mux), again) },
-	}
+	return serveHTTP(ctx, control.NewServer(mux), again)
+}
+
+// unreadyTurn tells those who ask /readyz why nothing can be recorded, for a turn:
+// a gateway that opens listens there itself.
+func unreadyTurn(ctx context.Context, inst instance, cause error) error {
+	ctx, cancel := context.WithTimeout(ctx, noRoomTurn)
+	defer cancel()
 	cfg, err := loadGatewayConfig(inst.run("config.yaml"))
 	if err != nil {
-		return errors.Join(err, again.Close())
+		return err
 	}
 	l, err := listenHealth(ctx, cfg.Metrics)
 	if err != nil {
-		return errors.Join(err, again.Close())
+		return err
 	}
-	if l != nil {
-		h := healthHandler(newMetrics(func() int { return 0 }, func() error { return cause }), func() error { return cause })
-		s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
-		servers = append(servers, func(ctx context.Context) error { return serveHTTP(ctx, s, l) })
+	if l == nil {
+		<-ctx.Done()
+		return nil
 	}
-	return serveAll(ctx, servers...)
+	h := healthHandler(newMetrics(func() int { return 0 }, func() error { return cause }), func() error { return cause })
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
+	return serveHTTP(ctx, s, l)
 }
 
 // sameListener returns a listener on the same socket, which can be closed by itself.
