@@ -66,7 +66,8 @@ func (g *gateway) read(digest string) (*policy, error) {
 
 // turn waits until nobody else changes what a cell is under: a policy is read and
 // an approval proved without g.mu, and the last to begin has to be the last in
-// force. The caller ends it.
+// force. The caller ends it. Nothing is kept for a cell that has gone: a reload that
+// was under way may come after its end.
 func (g *gateway) turn(cell string) (end func()) {
 	g.mu.Lock()
 	t := g.turns[cell]
@@ -76,7 +77,14 @@ func (g *gateway) turn(cell string) (end func()) {
 	}
 	g.mu.Unlock()
 	t.Lock()
-	return t.Unlock
+	return func() {
+		t.Unlock()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.files[cell] == nil && g.coming[cell] == nil {
+			delete(g.turns, cell)
+		}
+	}
 }
 
 // attachFile puts one cell in force, unless it is detached meanwhile.

@@ -181,6 +181,22 @@ func TestARunThatEndsWhileItsPolicyIsRead(t *testing.T) {
 	}
 }
 
+// TestAReloadAfterTheEndOfARun is refused, and leaves nothing behind.
+func TestAReloadAfterTheEndOfARun(t *testing.T) {
+	st := newStage(t)
+	st.write("p.yaml", policyText(oneHost))
+	st.attach("aaaaaaaa", "run-a", "p.yaml")
+	st.must(callGateway(t.Context(), st.inst, "/v1/detach", cellIn{"aaaaaaaa"}, nil))
+	if err := callGateway(t.Context(), st.inst, "/v1/reload", cellIn{"aaaaaaaa"}, nil); err == nil || !strings.Contains(err.Error(), "is not attached") {
+		t.Errorf("reload = %v", err)
+	}
+	st.gateway.mu.Lock()
+	defer st.gateway.mu.Unlock()
+	if n := len(st.gateway.turns); n != 0 {
+		t.Errorf("%d turns are left", n)
+	}
+}
+
 // TestPoliciesAreSwappedUnderLoad: while links are turned as a ConfigMap's are, runs
 // begin and end, and people approve and take back, every run is under what its
 // files say in the end, and nothing is left of what was under way.
