@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,9 +133,9 @@ func TestTokensAreMadeAhead(t *testing.T) {
 // and nobody is refused before its end; and it comes back by itself.
 func TestEndpointThatIsDownIsAskedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		down := false
+		var down atomic.Bool
 		way, asked := issuerFunc(func(ctx context.Context, n int) (int, string, error) {
-			if down {
+			if down.Load() {
 				return 0, "", errors.New("connection refused")
 			}
 			return hourly(ctx, n)
@@ -147,7 +148,7 @@ func TestEndpointThatIsDownIsAskedRarely(t *testing.T) {
 		if _, err := sign(); err != nil {
 			t.Fatal(err)
 		}
-		down = true
+		down.Store(true)
 		time.Sleep(59 * time.Minute)
 		synctest.Wait()
 		if got, err := sign(); err != nil || got != "Bearer token-1" {
@@ -163,7 +164,7 @@ func TestEndpointThatIsDownIsAskedRarely(t *testing.T) {
 		if got, err := sign(); err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("after its end: %q, %v", got, err)
 		}
-		down = false
+		down.Store(false)
 		time.Sleep(5 * time.Second)
 		if got, err := sign(); err != nil || got == "Bearer token-1" {
 			t.Errorf("twin, after it came back: %q, %v", got, err)
