@@ -159,9 +159,13 @@ func (l *Log) await(who waits, e *entry, leading bool, rs ...*Record) error {
 	return err
 }
 
+// crowdedFor is for how many batches after one of many the next are expected to
+// be of many too: a turn in vain costs less than a write too much.
+const crowdedFor = 16
+
 // lead writes all that wait, among them self, and hands the lead on.
 func (l *Log) lead(self *entry) {
-	if l.crowded {
+	if l.crowded > 0 {
 		runtime.Gosched() // one write for many is worth a turn
 	}
 	l.mu.Lock()
@@ -192,7 +196,9 @@ func (l *Log) lead(self *entry) {
 			e.wake <- done // and is its caller's again
 		}
 	}
-	l.crowded = waited > 1
+	if l.crowded = max(l.crowded-1, 0); waited > 1 {
+		l.crowded = crowdedFor
+	}
 	clear(batch)
 	l.mu.Lock()
 	l.writing, l.spare = time.Time{}, batch
@@ -204,7 +210,7 @@ func (l *Log) lead(self *entry) {
 func (l *Log) handOnLocked() {
 	for _, e := range l.queue {
 		if !e.left && e.state.CompareAndSwap(waiting, taken) {
-			l.crowded = true
+			l.crowded = crowdedFor
 			e.wake <- lead
 			return
 		}
