@@ -27,6 +27,13 @@ type frames struct {
 	block  bytes.Buffer
 	enc    *hpack.Encoder
 	answer *http2.MetaHeadersFrame // the latest
+	last   uint32                  // stream, of those by next
+}
+
+// next returns the number of a new stream.
+func (f *frames) next() uint32 {
+	f.last += 1 + min(f.last, 1) // odd ones
+	return f.last
 }
 
 func newFrames(t *testing.T, c net.Conn) *frames {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/net/http2"
+
 	"sallyport/audit"
 )
 
@@ -55,6 +57,46 @@ func TestTrailersOfH2(t *testing.T) {
 				if whole := tt.want == "200"; whole != (saw.err == nil) || whole != (len(saw.trailer) == tt.octets) || whole != (records[1].Error == "") {
 					t.Errorf("a trailer of %d octets: the origin saw %v and %d octets of it, the record says %q", tt.octets, saw.err, len(saw.trailer), records[1].Error)
 				}
+			}
+		})
+	}
+}
+
+// TestLateTrailersOfH2: trailers that were under way when their request was refused, and
+// its stream reset, cost the connection nothing, and are no request.
+func TestLateTrailersOfH2(t *testing.T) {
+	for _, w := range ways() {
+		if !w.h2 {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			l.serveOrigin("ok.test", true, &witness{})
+			f, c := overH2(t, l, w)
+			defer c.Close()
+			for _, size := range []int{1, 80 << 10} {
+				id := f.next()
+				f.begin(id, false, append(pseudo("POST", "https", "ok.test", "/secret"), field("trailer", "x-up"))...)
+				for reset := false; !reset; {
+					fr, err := f.ReadFrame()
+					must(t, err)
+					_, reset = fr.(*http2.RSTStreamFrame)
+				}
+				f.head(id, field("x-up", strings.Repeat("x", size)))
+				wantRefusal(t, l, "path_not_allowed")
+				f.head(f.next(), plainHead()...)
+				if got := f.result(); got != "200" {
+					t.Errorf("the next request: %s", got)
+				}
+				f.body()
+				if records := l.log.await(t, 2); len(records) != 2 || records[1].Kind != audit.Done {
+					t.Errorf("records %+v", linesOf(records))
+				}
+			}
+			// The twin: of a stream that the client has ended itself there are none.
+			f.head(f.last, field("x-up", "x"))
+			if got := f.result(); got != "go away" && got != "reset" {
+				t.Errorf("trailers of a request that has ended: %s", got)
 			}
 		})
 	}

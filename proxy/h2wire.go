@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync"
 
 	"golang.org/x/net/http2/hpack"
 
@@ -20,9 +21,9 @@ import (
 // what no request may have, and not in our words (ADR-0046). It reads one frame at a
 // time, and none before that one is dealt with.
 //
-// BUG(sallyport): trailers of a request whose stream has ended meanwhile, with a refusal,
-// end the connection: net/http takes them for a stream that goes back (RFC 9113 section
-// 5.1.1), and nobody here knows which streams it has ended.
+// Trailers of a request whose stream net/http has reset meanwhile, with a refusal, are
+// kept from it: it would take them for a stream that goes back (RFC 9113 section 5.1.1),
+// and end the connection.
 type h2Wire struct {
 	net.Conn
 	w     *h2Watch
@@ -36,6 +37,14 @@ type h2Wire struct {
 	dec   *hpack.Decoder
 	enc   *hpack.Encoder
 	block bytes.Buffer // of enc
+
+	written h2Frame // of what net/http writes, by one goroutine at a time: the frame's head
+	have    int     // octets of it that were written
+	skip    int     // octets of the frame after it that are to come
+
+	mu    sync.Mutex // guards the rest
+	gone  [h2Gone]uint32
+	ended int // of all streams that were reset
 }
 
 const (
@@ -46,6 +55,7 @@ const (
 	h2MaskID       = 1<<31 - 1 // the highest bit of a stream's number means nothing
 	h2Table        = 4 << 10   // of header compression, that clients may use: the default
 	h2Piece        = 16 << 10  // of a head, to net/http
+	h2Gone         = 256       // streams of which is known that they were reset: the latest
 
 	// Flags of HEADERS and CONTINUATION.
 	h2EndStream  = 0x1
@@ -120,7 +130,7 @@ func (c *h2Wire) readHead() error {
 		c.last = id
 		c.w.begun()
 	}
-	c.head.reset()
+	c.head.reset() // its compression has to be followed, whatever becomes of it
 	timeouts := c.w.run.cfg.Timeouts
 	_ = c.SetReadDeadline(c.w.run.cfg.Now().Add(timeouts.Header)) // a closed connection says so when it is read
 	fault, err := c.gather(id)
@@ -138,6 +148,8 @@ func (c *h2Wire) readHead() error {
 	_ = c.SetReadDeadline(noDeadline)
 	fields := c.head.fields
 	switch {
+	case trailer && c.hasReset(id):
+		return nil
 	case trailer && c.head.over():
 		fields = []hpack.HeaderField{{Name: ":over"}} // resets the stream; its request was recorded
 	case !trailer:
@@ -145,6 +157,42 @@ func (c *h2Wire) readHead() error {
 	}
 	c.write(id, whole, fields)
 	return nil
+}
+
+// Write implements net.Conn. It takes note of the streams that are reset, which net/http
+// does with each that it ends before the client has.
+func (c *h2Wire) Write(b []byte) (int, error) {
+	for rest := b; len(rest) > 0; {
+		if c.skip > 0 {
+			n := min(c.skip, len(rest))
+			c.skip, rest = c.skip-n, rest[n:]
+			continue
+		}
+		n := copy(c.written[c.have:], rest)
+		c.have, rest = c.have+n, rest[n:]
+		if c.have == h2HeadSize {
+			c.have, c.skip = 0, c.written.length()
+			if c.written.kind() == h2Reset {
+				c.noteReset(c.written.stream())
+			}
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *h2Wire) noteReset(id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Contains(c.gone[:], id) {
+		c.gone[c.ended%h2Gone] = id
+		c.ended++
+	}
+}
+
+func (c *h2Wire) hasReset(id uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.gone[:], id)
 }
 
 // gather has the frames of a head decoded. A fault ends the connection: what comes

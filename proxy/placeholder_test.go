@@ -270,14 +270,10 @@ func aboutCredential(reason string) bool {
 	return reason == "placeholder_leak" || reason == "foreign_credential" || strings.HasPrefix(reason, "credential_")
 }
 
-// told returns kinds and reasons of the records, but for that of a connection of HTTP/2
-// that trailers ended which came after their refusal: see h2Wire.
+// told returns kinds and reasons of the records.
 func (f fired) told() string {
 	var out []string
 	for _, r := range f.records {
-		if r.Reason == "bad_request" && r.Method == "" {
-			continue
-		}
 		out = append(out, string(r.Kind)+" "+r.Reason)
 	}
 	return strings.Join(out, ", ")
