@@ -120,7 +120,7 @@ func (l *lab) ask(t *testing.T, to, request string) *http.Response {
 	c, err := l.flow(t.Context(), to)
 	must(t, err)
 	defer c.Close()
-	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, c.SetDeadline(time.Now().Add(patience)))
 	go func(c net.Conn) { _, _ = c.Write([]byte(request)) }(c) // it may be refused before its end
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	must(t, err)

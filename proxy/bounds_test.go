@@ -42,7 +42,7 @@ func (l *lab) neighbour(n byte) *http.Client {
 		TLSClientConfig:   &tls.Config{RootCAs: l.roots},
 		DisableKeepAlives: true,
 	}
-	return &http.Client{Transport: tr, Timeout: 10 * time.Second}
+	return &http.Client{Transport: tr, Timeout: patience}
 }
 
 // served fails unless the cell of 127.0.0.2 is served.

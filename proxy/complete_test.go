@@ -376,11 +376,10 @@ func (d *departure) sent() bool {
 func eventually(ok func() bool) bool {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for range 20_000 {
+	for end := time.Now().Add(patience); time.Now().Before(end); <-tick.C {
 		if ok() {
 			return true
 		}
-		<-tick.C
 	}
 	return false
 }
@@ -394,7 +393,7 @@ func (m *mix) names(n int) {
 		q := new(mdns.Msg)
 		host := [...]string{"any.test.", "evil.test.", "ok.test.", "down.test."}[i%4]
 		q.SetQuestion(host, [...]uint16{mdns.TypeA, mdns.TypeAAAA, mdns.TypeTXT}[i%3])
-		c := mdns.Client{Net: [...]string{"udp", "udp", "udp", "tcp"}[i%4], Timeout: 20 * time.Second}
+		c := mdns.Client{Net: [...]string{"udp", "udp", "udp", "tcp"}[i%4], Timeout: patience}
 		if _, _, err := c.ExchangeContext(m.t.Context(), q, addr); err != nil {
 			m.t.Errorf("query %d: %v", i, err)
 			return

@@ -61,7 +61,7 @@ func TestDenialBodies(t *testing.T) {
 			c, err := l.flow(t.Context(), tt.host+":80")
 			must(t, err)
 			defer c.Close()
-			must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+			must(t, c.SetDeadline(time.Now().Add(patience)))
 			if !strings.HasPrefix(tt.header, "Host:") {
 				tt.header = strings.TrimPrefix(tt.header+"\r\nHost: "+tt.host, "\r\n")
 			}
@@ -114,7 +114,7 @@ func TestResetsAreRecorded(t *testing.T) {
 	l := newLab(t)
 	c, err := l.flow(t.Context(), "evil.test:22")
 	if err == nil { // else it was reset before it could be used
-		must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+		must(t, c.SetDeadline(time.Now().Add(patience)))
 		if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {
 			t.Errorf("read %d, %v, want a reset", n, err)
 		}

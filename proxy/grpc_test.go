@@ -101,7 +101,7 @@ func TestGRPC(t *testing.T) {
 			t.Cleanup(s.Stop)
 			l.serveOrigin("ok.test", true, http.HandlerFunc(s.ServeHTTP))
 			conn := dialGRPC(t, l, w, "ok.test")
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			call := func(method string, opts ...grpc.CallOption) (string, error) {
 				out := new(wrapperspb.StringValue)

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -70,7 +69,7 @@ func TestCompressedCalls(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			s := &sender{brokered: b, t: t, w: w}
 			conn := dialGRPC(t, b.lab, w, callsHost, grpc.WithDefaultCallOptions(grpc.UseCompressor("gzip")))
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			for service, key := range map[string][2]string{"free": {}, "key": {stand, secret}} {
 				call := func(text string) (string, error) {

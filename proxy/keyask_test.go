@@ -334,7 +334,7 @@ func (w *keyWorld) stream(t *testing.T, door string, to, want string) string {
 	answer := "closed"
 	c, err := opens()[door](w.lab, t.Context(), to)
 	if err == nil {
-		must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+		must(t, c.SetDeadline(time.Now().Add(patience)))
 		_, _ = io.WriteString(c, "\x00ping\n")
 		if half, ok := c.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite()
@@ -353,7 +353,7 @@ func (w *keyWorld) query(t *testing.T, kind, name string) string {
 	c, err := net.Dial("udp4", w.dns)
 	must(t, err)
 	defer c.Close()
-	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, c.SetDeadline(time.Now().Add(patience)))
 	before := len(w.resolver.Queries())
 	m := new(mdns.Msg).SetQuestion(name+".", mdns.StringToType[kind])
 	conn := &mdns.Conn{Conn: c}

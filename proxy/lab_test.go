@@ -73,6 +73,10 @@ rules:
     deny: {host: ok.test, methods: [GET], paths: ["/public/secret"]}
 `
 
+// patience is how long a test waits for what has to come, to end at all if it does not:
+// on a machine that does much else, seconds are no sign of that.
+const patience = time.Minute
+
 // lab is a gateway without its other rooms: one cell on each loopback address,
 // origins on loopback, and fakes that keep the contract of Dial and Forward.
 type lab struct {
@@ -141,8 +145,8 @@ func (m *memory) take() []audit.Record {
 // await returns the records once there are n of them, and forgets them.
 func (m *memory) await(t testing.TB, n int) []audit.Record {
 	t.Helper()
-	patience := time.NewTimer(10 * time.Second)
-	defer patience.Stop()
+	late := time.NewTimer(patience)
+	defer late.Stop()
 	for {
 		have, more := m.watch()
 		if have >= n {
@@ -150,7 +154,7 @@ func (m *memory) await(t testing.TB, n int) []audit.Record {
 		}
 		select {
 		case <-more:
-		case <-patience.C:
+		case <-late.C:
 			return m.take()
 		}
 	}
@@ -240,7 +244,7 @@ func makeLab(t testing.TB, opts ...labOption) *lab {
 		},
 		Log:      slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Now:      time.Now,
-		Timeouts: proxy.Timeouts{Drain: time.Second},
+		Timeouts: proxy.Timeouts{Peek: patience, Handshake: patience, Header: patience, Drain: time.Second},
 	}
 	for _, o := range opts {
 		o(&cfg)

@@ -186,7 +186,7 @@ func TestWebSocketHalfClose(t *testing.T) {
 				fmt.Fprintf(c, "after %q, %v", heard, err)
 			}))
 			c, _ := w.raw(t, l, "any.test")
-			must(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+			must(t, c.SetDeadline(time.Now().Add(patience)))
 			fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: any.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\nall")
 			switch c := c.(type) {
 			case *tls.Conn:

@@ -25,7 +25,7 @@ rules:
 		c, err := l.flow(t.Context(), "few.test:80")
 		must(t, err)
 		defer c.Close()
-		must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+		must(t, c.SetDeadline(time.Now().Add(patience)))
 		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: few.test\r\n\r\n")
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		must(t, err)

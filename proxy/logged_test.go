@@ -85,7 +85,7 @@ func TestForgedRecordsLG01(t *testing.T) {
 		c, err := l.flow(t.Context(), "any.test:80")
 		must(t, err)
 		go func() { _, _ = io.WriteString(c, head) }() // the answer may come before its end
-		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(patience))
 		_, _ = http.ReadResponse(bufio.NewReader(c), nil)
 		c.Close()
 	}

@@ -200,7 +200,7 @@ func TestStreamsAreCutAtTheirLimit(t *testing.T) {
 							return // refused: 429, or reset
 						}
 						defer c.Close()
-						must(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+						must(t, c.SetDeadline(time.Now().Add(patience)))
 						if way == "received" {
 							n, _ := io.Copy(io.Discard, c)
 							came.Add(n)

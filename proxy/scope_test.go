@@ -42,7 +42,7 @@ func TestRefusalsTellTheirScope(t *testing.T) {
 	for _, tt := range tests {
 		c, err := l.flow(t.Context(), tt.host+":80")
 		must(t, err)
-		must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+		must(t, c.SetDeadline(time.Now().Add(patience)))
 		fmt.Fprintf(c, "%s / HTTP/1.1\r\nHost: %s\r\nAccept: application/json\r\nConnection: close\r\n\r\n", tt.method, tt.host)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		must(t, err)

@@ -51,7 +51,7 @@ func wantNothingDialled(t *testing.T, l *lab) {
 // readAll reads to the end, and takes a reset for one.
 func readAll(t *testing.T, c net.Conn) string {
 	t.Helper()
-	must(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+	must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	b, err := io.ReadAll(c)
 	if err != nil && !isReset(err) {
 		t.Fatalf("reading to the end: %v", err)
@@ -125,7 +125,7 @@ func handshake(t *testing.T, l *lab, c net.Conn, cfg *tls.Config) (*tls.Conn, er
 	if cfg.RootCAs == nil {
 		cfg.RootCAs = l.roots
 	}
-	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, c.SetDeadline(time.Now().Add(patience)))
 	tc := tls.Client(c, cfg)
 	return tc, tc.HandshakeContext(t.Context())
 }
@@ -325,7 +325,7 @@ func TestHelloWithConnect(t *testing.T) {
 	c, err = l.sandboxDial(t.Context(), l.explicitAddr)
 	must(t, err)
 	defer c.Close()
-	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, c.SetDeadline(time.Now().Add(patience)))
 	fmt.Fprint(c, "CONNECT ok.test:80 HTTP/1.1\r\nHost: x\r\n\r\n"+get)
 	br := bufio.NewReader(c)
 	readAnswer(t, br, "CONNECT")
@@ -418,7 +418,7 @@ func TestRawTunnel(t *testing.T) {
 			must(t, err)
 			defer c.Close()
 			br := bufio.NewReader(c)
-			must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+			must(t, c.SetDeadline(time.Now().Add(patience)))
 			if s, err := br.ReadString('\n'); s != "banner\n" {
 				t.Fatalf("banner %q, %v", s, err)
 			}
@@ -591,7 +591,7 @@ func TestNothingIsLeft(t *testing.T) {
 			}
 		}
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		l.upstream.CloseIdleConnections() // those in the pool are to stay, and streams that end put more there
 		l.door.CloseIdleConnections()
@@ -811,7 +811,7 @@ func TestPolicyChange(t *testing.T) {
 
 func echo(t *testing.T, c net.Conn, s string) {
 	t.Helper()
-	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, c.SetDeadline(time.Now().Add(patience)))
 	_, err := io.WriteString(c, s)
 	must(t, err)
 	b := make([]byte, len(s))
@@ -948,7 +948,7 @@ func TestBulkTunnel(t *testing.T) {
 			c, err := open(l, t.Context(), "raw.test:5432")
 			must(t, err)
 			defer c.Close()
-			must(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+			must(t, c.SetDeadline(time.Now().Add(patience)))
 			_, err = io.Copy(struct{ io.Writer }{c}, noise(1))
 			must(t, err)
 			if got := <-sums; got != sumOf(t, noise(1)) {

@@ -584,7 +584,7 @@ func TestKeepAliveAfterDenial(t *testing.T) {
 func keepsAliveRaw(t *testing.T, l *lab, w way) {
 	t.Helper()
 	c, prefix := w.raw(t, l, "ok.test")
-	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, c.SetDeadline(time.Now().Add(patience)))
 	br := bufio.NewReader(c)
 	for _, path := range []string{"/secret", "/public/a", "/secret", "/public/b"} {
 		_, err := fmt.Fprintf(c, "POST %s%s HTTP/1.1\r\nHost: ok.test\r\nContent-Length: 10000\r\n\r\n%s", prefix, path, strings.Repeat("x", 10000))

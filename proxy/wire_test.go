@@ -23,7 +23,7 @@ import (
 // connection without one.
 func exchangeRaw(t *testing.T, c net.Conn, text string) (status int, header http.Header, body string) {
 	t.Helper()
-	must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, c.SetDeadline(time.Now().Add(patience)))
 	if _, err := io.WriteString(c, text); err != nil && !isReset(err) { // the answer may come before its end, and the end with it
 		t.Fatal(err)
 	}
@@ -308,7 +308,7 @@ func TestPipelined(t *testing.T) {
 			o := &witness{}
 			l.serveOrigin("ok.test", false, o)
 			c, prefix := w.raw(t, l, "ok.test")
-			must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+			must(t, c.SetDeadline(time.Now().Add(patience)))
 			fmt.Fprintf(c, "POST %[1]s/public/a HTTP/1.1\r\nHost: ok.test\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"+
 				"POST %[1]s/secret HTTP/1.1\r\nHost: ok.test\r\nContent-Length: 0\r\n\r\n"+
 				"GET %[1]s/public/b HTTP/1.1\r\nHost: ok.test\r\n\r\n", prefix)
