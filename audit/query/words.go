@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sallyport/audit"
+	"sallyport/rules/plural"
 )
 
 // words are what the data of a record says, for the kinds that people read it
@@ -122,14 +123,14 @@ func (d *words) packed() string {
 	if d.Segment == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s: %s, %s in %s", d.Segment, count(d.Records, "record"), Size(d.Bytes), Size(d.Packed))
+	return fmt.Sprintf("%s: %s, %s in %s", d.Segment, plural.Count(d.Records, "record"), Size(d.Bytes), Size(d.Packed))
 }
 
 func (d *words) removed() string {
 	if len(d.Segments) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s of %s to %s removed", count(d.Records, "record"), d.From.UTC().Format(time.DateOnly), d.Until.UTC().Format(time.DateOnly))
+	return fmt.Sprintf("%s of %s to %s removed", plural.Count(d.Records, "record"), d.From.UTC().Format(time.DateOnly), d.Until.UTC().Format(time.DateOnly))
 }
 
 // dropped counts the packets that went for another way out.
@@ -153,11 +154,11 @@ func (d *words) dropped() string {
 func (d *words) missing() string {
 	switch {
 	case d.Cause == "refused" && d.Late > 0:
-		return fmt.Sprintf("%s refused, %d late:", count(int64(d.Refused), "record"), d.Late)
+		return fmt.Sprintf("%s refused, %d late:", plural.Count(int64(d.Refused), "record"), d.Late)
 	case d.Cause == "refused":
-		return count(int64(d.Refused), "record") + " refused:"
+		return plural.Count(int64(d.Refused), "record") + " refused:"
 	case d.Torn > 0:
-		return fmt.Sprintf("crash, %s of a torn line cut off:", count(d.Torn, "octet"))
+		return fmt.Sprintf("crash, %s of a torn line cut off:", plural.Count(d.Torn, "octet"))
 	}
 	if d.Cause == "" {
 		return ""
@@ -180,19 +181,11 @@ func (d *words) shipped() string {
 	case "behind":
 		return d.Target + " is out of reach:"
 	case "rejected":
-		return fmt.Sprintf("%s refused %s:", d.Target, count(d.Dropped, "record"))
+		return fmt.Sprintf("%s refused %s:", d.Target, plural.Count(d.Dropped, "record"))
 	case "missing":
-		return fmt.Sprintf("%s did not get %s", d.Target, count(d.Dropped, "record"))
+		return fmt.Sprintf("%s did not get %s", d.Target, plural.Count(d.Dropped, "record"))
 	}
 	return join(d.Target, d.Cause)
-}
-
-// count says how many there are of what a word names.
-func count(n int64, word string) string {
-	if n != 1 {
-		word += "s"
-	}
-	return strconv.FormatInt(n, 10) + " " + word
 }
 
 func after(word, s string) string {

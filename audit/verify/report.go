@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
+
+	"sallyport/rules/plural"
 )
 
 // Fault is what is wrong: a closed set.
@@ -114,9 +116,9 @@ func (r Report) next() int64 {
 
 // String returns one sentence for a log that is good.
 func (r Report) String() string {
-	s := fmt.Sprintf("%s in %s, %s", count(r.Records, "record"), count(int64(r.Segments), "segment"), count(r.Checkpoints, "checkpoint"))
+	s := fmt.Sprintf("%s in %s, %s", plural.Count(r.Records, "record"), plural.Count(int64(r.Segments), "segment"), plural.Count(r.Checkpoints, "checkpoint"))
 	if r.Anchors > 0 {
-		s += ", " + count(int64(r.Anchors), "anchor")
+		s += ", " + plural.Count(int64(r.Anchors), "anchor")
 	}
 	if r.Covered > 0 {
 		s += fmt.Sprintf("; %d covered by the checkpoint of %s", r.Covered, r.SignedAt.UTC().Format(time.RFC3339))
@@ -129,7 +131,7 @@ func (r Report) String() string {
 		s += fmt.Sprintf("; the last %s covered by no checkpoint", uncoveredWords(n, r.UncoveredSince))
 	}
 	if r.Torn > 0 {
-		s += fmt.Sprintf("; %s of an unfinished line or checkpoint", count(r.Torn, "byte"))
+		s += fmt.Sprintf("; %s of an unfinished line or checkpoint", plural.Count(r.Torn, "byte"))
 	}
 	if !r.Closed {
 		s += "; not closed (live, or it crashed)"
@@ -141,14 +143,6 @@ func (r Report) String() string {
 		s += "; no files of a log: " + strings.Join(r.Unknown, " ")
 	}
 	return s
-}
-
-// count says how many there are of what a word names.
-func count(n int64, word string) string {
-	if n != 1 {
-		word += "s"
-	}
-	return fmt.Sprintf("%d %s", n, word)
 }
 
 func uncoveredWords(n int64, since time.Time) string {

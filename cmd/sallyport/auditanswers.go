@@ -19,6 +19,7 @@ import (
 	"sallyport/audit/query"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/plural"
 )
 
 func newAuditShow() *cobra.Command {
@@ -324,7 +325,7 @@ func printComparison(w io.Writer, d *answer.Comparison) error {
 		}
 		fmt.Fprintf(&b, "%s %s (%s)\n", sign, line, query.Printable(times))
 	}
-	fmt.Fprintf(&b, "%s, %d %s not\n", oneOr(len(d.Places), "1 place differs", fmt.Sprintf("%d places differ", len(d.Places))), d.Same, oneOr(d.Same, "does", "do"))
+	fmt.Fprintf(&b, "%s, %d %s not\n", plural.Of(len(d.Places), "1 place differs", fmt.Sprintf("%d places differ", len(d.Places))), d.Same, plural.Of(d.Same, "does", "do"))
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -366,7 +367,7 @@ gateway's certificate, packets that went for another way out, gaps. Each is a hi
 				fmt.Fprintf(&b, "    %s\n", line)
 			}
 		}
-		fmt.Fprintln(&b, counted(len(list), "anomaly"))
+		fmt.Fprintln(&b, plural.Count(len(list), "anomaly"))
 		_, err := io.WriteString(w, b.String())
 		return err
 	})

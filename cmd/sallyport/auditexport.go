@@ -15,6 +15,7 @@ import (
 	"sallyport/audit"
 	"sallyport/audit/export"
 	"sallyport/audit/query"
+	"sallyport/rules/plural"
 )
 
 func newAuditExport() *cobra.Command {
@@ -136,7 +137,7 @@ func exportTo(c *cobra.Command, file, format string, recs iter.Seq2[audit.Record
 		}
 		return printJSON(to, exported{format, n, cfg.LeftOut})
 	}
-	fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s read\n", counted(n, "record"))
+	fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s read\n", plural.Count(n, "record"))
 	if len(cfg.LeftOut) > 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s has no place for all: left out %s; --format jsonl, csv, ecs, cef, otlp and parquet hold every record\n",
 			format, byKind(cfg.LeftOut))
@@ -182,9 +183,9 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 	if asJSON {
 		return printJSON(c.OutOrStdout(), r)
 	}
-	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %s %s, %s, %s%s\n", path, counted(r.Records, "record"), oneOr(r.Records, "with its proof", "with their proofs"), counted(r.Policies, "policy"), counted(r.Runs, "run"), anchorsIn(r))
+	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %s %s, %s, %s%s\n", path, plural.Count(r.Records, "record"), plural.Of(r.Records, "with its proof", "with their proofs"), plural.Count(r.Policies, "policy"), plural.Count(r.Runs, "run"), anchorsIn(r))
 	if r.Uncovered > 0 {
-		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s left out, since no checkpoint covers %s yet: %s\n", counted(r.Uncovered, "record")+oneOr(r.Uncovered, " was", " were"), oneOr(r.Uncovered, "it", "them"), byKind(r.LeftOut))
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s left out, since no checkpoint covers %s yet: %s\n", plural.Count(r.Uncovered, "record")+plural.Of(r.Uncovered, " was", " were"), plural.Of(r.Uncovered, "it", "them"), byKind(r.LeftOut))
 	}
 	for _, d := range r.Absent {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: policy %s was not found: --policies DIR\n", query.Printable(d))
@@ -197,7 +198,7 @@ func anchorsIn(r export.BundleReport) string {
 	if r.Anchors == 0 {
 		return ""
 	}
-	return ", " + counted(r.Anchors, "anchor")
+	return ", " + plural.Count(r.Anchors, "anchor")
 }
 
 // verifyBundle checks what export --bundle wrote.
@@ -234,9 +235,9 @@ func verifyBundle(c *cobra.Command, path, keyFile string, anchorFiles []string) 
 	if err != nil {
 		return hint(fmt.Errorf("the bundle is not good: %w", err), "ask for it again, and compare the keys")
 	}
-	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %s of the log that was signed with this key, %s, %s%s\n", counted(r.Records, "record"), counted(r.Policies, "policy"), counted(r.Runs, "run"), anchorsIn(r))
+	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: %s of the log that was signed with this key, %s, %s%s\n", plural.Count(r.Records, "record"), plural.Count(r.Policies, "policy"), plural.Count(r.Runs, "run"), anchorsIn(r))
 	if n := len(anchorFiles); n < r.Anchors {
-		fmt.Fprintf(c.ErrOrStderr(), "sallyport: checked against %d of the %s in it: name yours with --anchor FILE\n", n, counted(r.Anchors, "anchor"))
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: checked against %d of the %s in it: name yours with --anchor FILE\n", n, plural.Count(r.Anchors, "anchor"))
 	}
 	for _, d := range r.Absent {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: policy %s is named and not in the bundle\n", query.Printable(d))

@@ -19,6 +19,7 @@ import (
 	"sallyport/audit/answer"
 	"sallyport/audit/index"
 	"sallyport/audit/query"
+	"sallyport/rules/plural"
 )
 
 // indexPath returns where the index of a log is kept: in the cache of whoever
@@ -112,7 +113,7 @@ func answered(c *cobra.Command, x *index.Index, use func(*index.Index) error) (i
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s is damaged: its records from %d on are left out (line %d)\n", d.File, d.Seq, d.Line)
 	}
 	if bad := res.Bad - int64(len(res.Damaged)); bad > 0 {
-		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s of the log %s: sallyport audit verify\n", counted(bad, "line"), oneOr(bad, "is no record", "are no records"))
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s of the log %s: sallyport audit verify\n", plural.Count(bad, "line"), plural.Of(bad, "is no record", "are no records"))
 	}
 	if l := res.Later; l != nil {
 		tellLater(c, l.Seq, l.Schema)
@@ -265,7 +266,7 @@ at any time: it is made again out of the log. It holds what the log holds, so ke
 			if res.Anew {
 				again = ", after beginning anew"
 			}
-			fmt.Fprintf(c.OutOrStdout(), "audit index: %s added%s: %s\n", counted(res.Added, "record"), again, path)
+			fmt.Fprintf(c.OutOrStdout(), "audit index: %s added%s: %s\n", plural.Count(res.Added, "record"), again, path)
 			return nil
 		},
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/audit"
+	"sallyport/rules/plural"
 )
 
 // retainIn asks the gateway to remove old segments.
@@ -54,7 +55,7 @@ Exit codes: 0 removed, or nothing is so old; 1 something is wrong, nothing was r
 				return err
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "audit retain: removed %s in %s, %s to %s\n    the log begins with record %d now; audit verify says so\n",
-				counted(out.Records, "record"), counted(len(out.Segments), "segment"), out.From.UTC().Format(time.DateOnly), out.Until.UTC().Format(time.DateOnly), out.First)
+				plural.Count(out.Records, "record"), plural.Count(len(out.Segments), "segment"), out.From.UTC().Format(time.DateOnly), out.Until.UTC().Format(time.DateOnly), out.First)
 			return err
 		},
 	}

@@ -20,6 +20,7 @@ import (
 	"sallyport/proxy"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/plural"
 	"sallyport/rules/policyfile"
 )
 
@@ -224,7 +225,7 @@ func printBody(c *cobra.Command, dir string, data keptData, identity string, res
 		return err
 	}
 	if ref.Cut {
-		fmt.Fprintf(c.ErrOrStderr(), "sallyport: cut: %s of the body went through, and %d are kept\n", counted(ref.Bytes, "octet"), ref.Kept)
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: cut: %s of the body went through, and %d are kept\n", plural.Count(ref.Bytes, "octet"), ref.Kept)
 	}
 	_, err = c.OutOrStdout().Write(text)
 	return err

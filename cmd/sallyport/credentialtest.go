@@ -19,6 +19,7 @@ import (
 	"sallyport/control"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/plural"
 	"sallyport/rules/policyfile"
 	"sallyport/rules/target"
 )
@@ -146,7 +147,7 @@ func printTest(w io.Writer, o credentialTestOut) error {
 	}
 	if l := o.Live; l != nil {
 		rows = append(rows, []string{"sent", fmt.Sprintf("%s https://%s%s", l.Method, l.Endpoint, l.Path)},
-			[]string{"answered", fmt.Sprintf("%d, %s in %v", l.Status, counted(l.Received, "octet"), time.Duration(l.Micros)*time.Microsecond)},
+			[]string{"answered", fmt.Sprintf("%d, %s in %v", l.Status, plural.Count(l.Received, "octet"), time.Duration(l.Micros)*time.Microsecond)},
 			[]string{"record", l.ID})
 	}
 	return printFit(w, rows)

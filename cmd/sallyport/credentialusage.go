@@ -13,6 +13,7 @@ import (
 
 	"sallyport/audit"
 	"sallyport/audit/query"
+	"sallyport/rules/plural"
 )
 
 // usageOut tells who used a credential, from the log.
@@ -161,8 +162,8 @@ func printUsage(w io.Writer, u usageOut) error {
 	}
 	unsaved := ""
 	if u.Unsaved > 0 {
-		unsaved = ", " + counted(u.Unsaved, "refresh token") + " not kept on disk"
+		unsaved = ", " + plural.Count(u.Unsaved, "refresh token") + " not kept on disk"
 	}
-	_, err := fmt.Fprintf(w, "%s: used %s, refused %s, %s, %s made%s\n", u.Credential, counted(u.Uses, "time"), counted(u.Refused, "time"), counted(u.Leaks, "leak"), counted(u.Mints, "token"), unsaved)
+	_, err := fmt.Fprintf(w, "%s: used %s, refused %s, %s, %s made%s\n", u.Credential, plural.Count(u.Uses, "time"), plural.Count(u.Refused, "time"), plural.Count(u.Leaks, "leak"), plural.Count(u.Mints, "token"), unsaved)
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"sallyport/rules/plural"
 	"sallyport/test/lab"
 )
 
@@ -65,7 +66,7 @@ func (d *demo) checkLab() {
 		}
 	}
 	all := len(d.lab.API.Seen())
-	d.claim("the API saw the real token, every time", all > 0 && authentic == all, fmt.Sprintf("%d of %s", authentic, counted(all, "request")))
+	d.claim("the API saw the real token, every time", all > 0 && authentic == all, fmt.Sprintf("%d of %s", authentic, plural.Count(all, "request")))
 	d.claim("the API saw the one charge", charges == 1, charges)
 	for _, v := range d.lab.API.Seen() {
 		if v.Method == "DELETE" || strings.HasPrefix(v.URI, "/v1/refunds") {
@@ -76,7 +77,7 @@ func (d *demo) checkLab() {
 	for _, v := range d.lab.Files.Seen() {
 		leaked = leaked || v.Header.Get("Authorization") != ""
 	}
-	d.claim("the files site saw no key and no placeholder", len(d.lab.Files.Seen()) > 0 && !leaked, counted(len(d.lab.Files.Seen()), "request"))
+	d.claim("the files site saw no key and no placeholder", len(d.lab.Files.Seen()) > 0 && !leaked, plural.Count(len(d.lab.Files.Seen()), "request"))
 	for _, s := range []*lab.Site{d.lab.Forbidden, d.lab.Metadata, d.lab.Internal} {
 		err := s.Untouched()
 		saw := "no connection, no datagram"
@@ -86,7 +87,7 @@ func (d *demo) checkLab() {
 		d.claim("nobody came to "+s.Name, err == nil, saw)
 	}
 	asked := len(d.lab.Resolver.Queries())
-	d.claim("no DNS query left", asked == 0, counted(asked, "query")+" at the resolver")
+	d.claim("no DNS query left", asked == 0, plural.Count(asked, "query")+" at the resolver")
 }
 
 // checkRecords counts what the log has of the runs: one refusal for each port

@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"sallyport/rules/plural"
 )
 
 // The exit codes, besides a sandboxed command's own. docs/cli.md lists them.
@@ -188,7 +190,7 @@ func someArgs(c *cobra.Command, args []string) error {
 func exactArgs(n int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usage(hint(fmt.Errorf("%s takes %s, not %d", c.CommandPath(), counted(n, "argument"), len(args)), "%s", useLine(c)))
+			return usage(hint(fmt.Errorf("%s takes %s, not %d", c.CommandPath(), plural.Count(n, "argument"), len(args)), "%s", useLine(c)))
 		}
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"sallyport/audit/index"
+	"sallyport/rules/plural"
 )
 
 // meter tells a person how far an index is: on a terminal as a bar in one line,
@@ -71,7 +72,7 @@ func (m *meter) end() {
 		fmt.Fprint(m.w, "\r\x1b[K")
 	default:
 		took := m.now().Sub(m.began)
-		fmt.Fprintf(m.w, "sallyport: indexing: %s read in %s, %.0f/s\n", counted(m.at.Records, "record"), took.Round(100*time.Millisecond),
+		fmt.Fprintf(m.w, "sallyport: indexing: %s read in %s, %.0f/s\n", plural.Count(m.at.Records, "record"), took.Round(100*time.Millisecond),
 			float64(m.at.Records)/took.Seconds())
 	}
 }
@@ -82,14 +83,14 @@ const meterWidth = 30
 // columns is wide: 0 if that is not known.
 func meterLine(p index.Progress, took time.Duration, columns int) string {
 	if p.Sorting {
-		return "indexing: " + counted(p.Records, "record") + " read, sorting"
+		return "indexing: " + plural.Count(p.Records, "record") + " read, sorting"
 	}
 	done := min(float64(p.Done)/float64(max(p.Total, 1)), 1)
 	left := ""
 	if done > 0.02 {
 		left = fmt.Sprintf(", %s left", (time.Duration(float64(took)/done) - took).Round(time.Second))
 	}
-	line := fmt.Sprintf("%3.0f %%, %s, %.0f/s%s", 100*done, counted(p.Records, "record"), float64(p.Records)/took.Seconds(), left)
+	line := fmt.Sprintf("%3.0f %%, %s, %.0f/s%s", 100*done, plural.Count(p.Records, "record"), float64(p.Records)/took.Seconds(), left)
 	width := meterWidth
 	if columns > 0 {
 		if width = min(width, columns-1-len("indexing: [] ")-len(line)); width < 5 {

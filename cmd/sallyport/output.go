@@ -105,21 +105,3 @@ func breakLast(rows [][]string, limit int) (out [][]string) {
 }
 
 // integer is what things are counted in.
-type integer interface{ int | int64 | uint64 }
-
-// counted says how many there are of what a word names.
-func counted[N integer](n N, word string) string {
-	many := word + "s"
-	if stem, y := strings.CutSuffix(word, "y"); y {
-		many = stem + "ies"
-	}
-	return fmt.Sprintf("%d %s", n, oneOr(n, word, many))
-}
-
-// oneOr returns the words that go with one thing, or with any other number.
-func oneOr[N integer](n N, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
-}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sallyport/rules/plural"
 	"sallyport/rules/policyfile"
 )
 
@@ -66,7 +67,7 @@ Exit codes: 0 nothing is wrong; 2 something is.`,
 			case len(found) > 0: // each line begins with its place, which editors look for
 				fmt.Fprintln(c.ErrOrStderr(), found.Error())
 			default:
-				fmt.Fprintf(c.OutOrStdout(), "ok: %s\n", counted(len(files), "file"))
+				fmt.Fprintf(c.OutOrStdout(), "ok: %s\n", plural.Count(len(files), "file"))
 			}
 			if err == nil && len(found) > 0 {
 				err = &exitError{code: exitUsage}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/rules"
+	"sallyport/rules/plural"
 	"sallyport/rules/policyfile"
 	"sallyport/rules/prove"
 	"sallyport/rules/target"
@@ -436,7 +437,7 @@ func printDiff(w io.Writer, d *policyDiff) {
 		}
 	}
 	printIdle(w, d.Idle)
-	fmt.Fprintln(w, counted(len(d.Changes), "difference"))
+	fmt.Fprintln(w, plural.Count(len(d.Changes), "difference"))
 }
 
 func printExample(w io.Writer, e *changeExample) {

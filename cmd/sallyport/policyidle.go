@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"sallyport/rules"
+	"sallyport/rules/plural"
 	"sallyport/rules/prove"
 )
 
@@ -50,7 +51,7 @@ func idleRules(before, after *rules.Policy, stop func() error) ([]idleRule, erro
 	}
 	if more := max(0, len(gone)-mostIdle) + max(0, len(come)-mostIdle); more > 0 {
 		list = append(list, idleRule{Text: fmt.Sprintf("Of %d more deny %s that came or went it was not asked whether %s anything: a difference that %s is told above.", more,
-			oneOr(more, "rule", "rules"), oneOr(more, "it takes", "they take"), oneOr(more, "it makes", "they make"))})
+			plural.Of(more, "rule", "rules"), plural.Of(more, "it takes", "they take"), plural.Of(more, "it makes", "they make"))})
 	}
 	return list, nil
 }

@@ -14,6 +14,7 @@ import (
 	"sallyport/audit"
 	"sallyport/audit/query"
 	"sallyport/rules"
+	"sallyport/rules/plural"
 	"sallyport/rules/policyfile"
 	"sallyport/rules/prove"
 	"sallyport/rules/target"
@@ -326,9 +327,9 @@ func printReplay(w io.Writer, r *replay) {
 		}
 	}
 	printWrapped(w, "", fmt.Sprintf("%s: %d the same, %d newly allowed, %d newly denied, %d with another credential, %d undecided",
-		counted(r.Replayed, "recorded request"), r.Same, counts["newly_allowed"], counts["newly_denied"], counts["credential"], counts["undecided"]))
+		plural.Count(r.Replayed, "recorded request"), r.Same, counts["newly_allowed"], counts["newly_denied"], counts["credential"], counts["undecided"]))
 	if r.Otherwise > 0 {
-		printWrapped(w, "", fmt.Sprintf("%d of them %s decided in another way than %s decides now: another policy was in force.", r.Otherwise, oneOr(r.Otherwise, "was", "were"), r.Old.File))
+		printWrapped(w, "", fmt.Sprintf("%d of them %s decided in another way than %s decides now: another policy was in force.", r.Otherwise, plural.Of(r.Otherwise, "was", "were"), r.Old.File))
 	}
 	whys := map[string]int{}
 	for _, x := range r.Undecided {

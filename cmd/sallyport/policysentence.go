@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sallyport/rules"
+	"sallyport/rules/plural"
 	"sallyport/rules/policyfile"
 	"sallyport/rules/prove"
 )
@@ -78,7 +79,7 @@ func reaches(list []*rules.Rule, does string) string {
 	}
 	text := strings.Join(parts, " and ")
 	if more := len(list) - shownRules; more > 0 {
-		text += fmt.Sprintf(" and %s more", counted(more, "rule"))
+		text += fmt.Sprintf(" and %s more", plural.Count(more, "rule"))
 	}
 	return text
 }

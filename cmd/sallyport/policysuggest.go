@@ -15,6 +15,7 @@ import (
 	"sallyport/audit"
 	"sallyport/audit/query"
 	"sallyport/rules"
+	"sallyport/rules/plural"
 	"sallyport/rules/policyfile"
 	"sallyport/rules/suggest"
 )
@@ -336,10 +337,10 @@ func (s *suggestion) head() string {
 	}
 	line("Suggested from %s. Nobody has reviewed it: write each reason, or take the rule out.", s.Log)
 	if s.Allowed > 0 {
-		line("%s %s allowed by now.", counted(s.Allowed, "request"), oneOr(s.Allowed, "is", "are"))
+		line("%s %s allowed by now.", plural.Count(s.Allowed, "request"), plural.Of(s.Allowed, "is", "are"))
 	}
 	if s.Unreadable > 0 {
-		line("%s not hold enough to be looked at.", counted(s.Unreadable, "record")+oneOr(s.Unreadable, " does", " do"))
+		line("%s not hold enough to be looked at.", plural.Count(s.Unreadable, "record")+plural.Of(s.Unreadable, " does", " do"))
 	}
 	if len(s.Left) > 0 {
 		line("Not suggested:")

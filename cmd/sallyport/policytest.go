@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/rules"
+	"sallyport/rules/plural"
 	"sallyport/rules/policyfile"
 )
 
@@ -211,7 +212,7 @@ func printCover(w io.Writer, t *testedFile) {
 		fmt.Fprintf(w, "  coverage: %.1f%% of rules", 100*float64(tested)/float64(t.Rules))
 	}
 	if t.Conditions > 0 {
-		fmt.Fprintf(w, ", %d of %s", t.Conditions-len(t.Uncovered), counted(t.Conditions, "condition"))
+		fmt.Fprintf(w, ", %d of %s", t.Conditions-len(t.Uncovered), plural.Count(t.Conditions, "condition"))
 	}
 }
 

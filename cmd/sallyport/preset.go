@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/rules"
+	"sallyport/rules/plural"
 	"sallyport/rules/policyfile"
 	"sallyport/rules/preset"
 )
@@ -169,7 +170,7 @@ of its parameters are examples. With --file it prints the preset's own file.`,
 
 func printPreset(w io.Writer, p *presetOut) error {
 	printWrapped(w, "", p.Preset+": "+p.Description)
-	fmt.Fprintf(w, "%s, %s\n\n", p.Digest, counted(p.Tests, "test"))
+	fmt.Fprintf(w, "%s, %s\n\n", p.Digest, plural.Count(p.Tests, "test"))
 	for _, x := range p.Parameters {
 		printWrapped(w, "  ", x.Name+": "+x.Description)
 	}

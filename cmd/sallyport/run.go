@@ -20,6 +20,7 @@ import (
 	"sallyport/launcher"
 	"sallyport/launcher/cell"
 	"sallyport/launcher/nerdctl"
+	"sallyport/rules/plural"
 )
 
 type runOptions struct {
@@ -141,7 +142,7 @@ func summarize(w io.Writer, inst instance, r *launcher.Result, exported bool) {
 		fmt.Fprintf(w, "sallyport: nothing was exported: %s\n", r.Text)
 	}
 	if n := len(r.Skipped); n > 0 {
-		fmt.Fprintf(w, "sallyport: %s %s not exported, the first: %s\n", counted(n, "file"), oneOr(n, "was", "were"), r.Skipped[0])
+		fmt.Fprintf(w, "sallyport: %s %s not exported, the first: %s\n", plural.Count(n, "file"), plural.Of(n, "was", "were"), r.Skipped[0])
 	}
 }
 

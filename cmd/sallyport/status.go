@@ -18,6 +18,7 @@ import (
 	"sallyport/audit/query"
 	"sallyport/audit/ship"
 	"sallyport/broker"
+	"sallyport/rules/plural"
 )
 
 // report is what status prints.
@@ -176,7 +177,7 @@ func anchorLine(a *audit.AnchorState) string {
 	case a.Kept == nil:
 		state = "nothing yet"
 	}
-	return fmt.Sprintf("%s, %s kept%s, %d waiting: %s", state, counted(a.Records, "record"), kept, a.Waiting, a.Name)
+	return fmt.Sprintf("%s, %s kept%s, %d waiting: %s", state, plural.Count(a.Records, "record"), kept, a.Waiting, a.Name)
 }
 
 // moment is a time after a word, nothing for none.
@@ -194,7 +195,7 @@ func printStatus(w io.Writer, r *statusReport) error {
 		{"supervisor", "pid " + strconv.Itoa(r.Supervisor)},
 		{"gateway", fmt.Sprintf("pid %d since %s, %s", g.PID, g.Since.UTC().Format(time.RFC3339), g.Version)},
 		{"broker", r.Broker},
-		{"log", fmt.Sprintf("%s, %s since the gateway started", g.Ready, counted(g.Records, "record"))},
+		{"log", fmt.Sprintf("%s, %s since the gateway started", g.Ready, plural.Count(g.Records, "record"))},
 		{"cells", strconv.Itoa(len(g.Cells))},
 	}
 	if last := r.Reload.Last; last != nil {
@@ -211,7 +212,7 @@ func printStatus(w io.Writer, r *statusReport) error {
 		rows = append(rows, []string{"refused", query.Printable(fmt.Sprintf("cell %s: %s", run.Cell, firstLine(run.Error)))})
 	}
 	for _, c := range r.Credentials {
-		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %s", c.Name, c.Type, c.Status, counted(c.Uses, "time"))})
+		rows = append(rows, []string{"credential", fmt.Sprintf("%s (%s) %s, used %s", c.Name, c.Type, c.Status, plural.Count(c.Uses, "time"))})
 	}
 	for i := range g.Anchors {
 		rows = append(rows, []string{"anchor", query.Printable(anchorLine(&g.Anchors[i]))})

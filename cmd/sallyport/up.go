@@ -18,6 +18,7 @@ import (
 	"sallyport/launcher"
 	"sallyport/launcher/cell"
 	"sallyport/launcher/nerdctl"
+	"sallyport/rules/plural"
 	"sallyport/rules/policyfile"
 )
 
@@ -422,7 +423,7 @@ func (s *supervisor) announce() error {
 		{"CA certificate", i.caCert(), gatewayUser},
 	}
 	if n := len(s.cleared.Removed); n > 0 {
-		fmt.Fprintf(s.out, "cleared %s that an earlier start left\n", counted(n, "thing"))
+		fmt.Fprintf(s.out, "cleared %s that an earlier start left\n", plural.Count(n, "thing"))
 	}
 	if err := printTable(s.out, rows); err != nil {
 		return err

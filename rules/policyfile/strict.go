@@ -6,6 +6,7 @@ import (
 	"unicode"
 
 	"sallyport/rules"
+	"sallyport/rules/plural"
 	"sallyport/rules/prove"
 	"sallyport/rules/target"
 )
@@ -113,7 +114,7 @@ func (r *ruleDoc) ending(now int64) {
 	case left <= 0:
 		r.doc.find(expiredID, r.node("expires"), "rule %q has expired: take it out, or renew it%s", r.ID, r.ask())
 	default:
-		r.doc.find(expiresSoon, r.node("expires"), "rule %q expires in %d days%s", r.ID, (left+86399)/86400, r.ask())
+		r.doc.find(expiresSoon, r.node("expires"), "rule %q expires in %s%s", r.ID, plural.Count((left+86399)/86400, "day"), r.ask())
 	}
 }
 

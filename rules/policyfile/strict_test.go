@@ -54,7 +54,7 @@ tests:
 	}{
 		{end - 15*day, ""},
 		{end - 14*day, "p.yaml:5:71: rule \"fine\" expires in 14 days; ask eve"},
-		{end - 1, "expires in 1 days"},
+		{end - 1, "expires in 1 day; ask eve"},
 		{end, "p.yaml:5:71: rule \"fine\" has expired: take it out, or renew it; ask eve"},
 	}
 	for _, tt := range tests {
