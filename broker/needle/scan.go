@@ -47,7 +47,7 @@ func newAround(l *layers) *around {
 			t.behindLine[n.Text[j]] |= lineEnd
 		}
 	}
-	t.sieve = newSieve(l, t)
+	t.sieve = newSieve(t)
 	return t
 }
 
@@ -96,14 +96,14 @@ func suspect[T Text](l *layers, text T, from, p, end int) int {
 // found a suspect.
 func sieved(l *layers, text []byte, p, limit int) (at int, found bool) {
 	t := l.around
-	var room [32]uint32
+	var room [32]uint64
 	// Where one suspect is the next may be near: what was looked at beyond it is looked
 	// at again.
-	for most := 2; p < limit; most = min(2*most, len(room)) {
-		n := sieveAVX2(text[p-1:limit+2], t.sieve, room[:most])
+	for most := 1; p < limit; most = min(2*most, len(room)) {
+		n := sieveAVX2(text[p:limit+1], t.sieve, room[:most])
 		for _, m := range room[:n] {
 			for ; m != 0; m &= m - 1 {
-				q := p + bits.TrailingZeros32(m)
+				q := p + bits.TrailingZeros64(m)
 				what := introducer[text[q]] & (t.behind[text[q+1]] | t.before[text[q-1]])
 				if what != 0 && !harmless(l, text, q, what) {
 					return q, true

@@ -2,7 +2,6 @@ package needle
 
 import (
 	"bytes"
-	"encoding/binary"
 	"math/bits"
 	"slices"
 )
@@ -21,12 +20,9 @@ type Set struct {
 	needles []Needle
 	window  int // at least MinLen, at most maxWindow
 	layers  *layers
-	// fours has a bit for each hash of four octets in a row of a needle's window, and
-	// stride is how many there are in a window.
-	fours      []uint64
-	foursShift uint
-	stride     int
-	shift      uint // of the hash, to the size of the table
+	fours   fours // of the needles' windows
+	stride  int   // how many there are in a window
+	shift   uint  // of the hash, to the size of the table
 	// less is how much shorter a jump is than the longest: a fresh table is right for
 	// what is in no needle.
 	less []uint8
@@ -45,21 +41,12 @@ const (
 	// made for all octets of all windows.
 	maxWindow = 40
 	headBits  = 10
-	// Of the bits for fours, few are set: each that is costs a closer look at some texts.
-	perFour     = 24
-	minFourBits = 13
-	maxFourBits = 20
 )
 
 // hash maps three octets to a place in tables of 1<<(32-shift) entries
 // (multiplicative hashing; Knuth, The Art of Computer Programming, 6.4).
 func hash(a, b, c byte, shift uint) uint32 {
-	return (uint32(a) | uint32(b)<<8 | uint32(c)<<16) * 2654435769 >> (shift & 31)
-}
-
-// four maps four octets to a bit.
-func four[T Text](text T, at int, shift uint) uint32 {
-	return (uint32(text[at]) | uint32(text[at+1])<<8 | uint32(text[at+2])<<16 | uint32(text[at+3])<<24) * 2654435769 >> (shift & 31)
+	return (uint32(a) | uint32(b)<<8 | uint32(c)<<16) * spread >> (shift & 31)
 }
 
 // NewSet makes a Set. Needles shorter than [MinLen] are left out, as are more
@@ -82,8 +69,7 @@ func NewSet(needles []Needle) *Set {
 	s.less, s.head, s.next = make([]uint8, 1<<size), make([]uint16, 1<<headBits), make([]uint16, len(s.needles))
 	s.alike = make([]uint16, len(s.needles))
 	s.stride = s.window - 3
-	size = min(max(bits.Len(uint(perFour*s.stride*len(s.needles))), minFourBits), maxFourBits)
-	s.fours, s.foursShift = make([]uint64, 1<<size/64), uint(32-size)
+	s.fours = newFours(s.stride * len(s.needles))
 	for i := len(s.needles) - 1; i >= 0; i-- {
 		c := s.needles[i].Text[0]
 		s.alike[i], s.first[c] = s.first[c], uint16(i+1)
@@ -96,8 +82,7 @@ func NewSet(needles []Needle) *Set {
 			s.less[h] = max(s.less[h], uint8(end-1))
 		}
 		for at := range s.stride {
-			h := four(text, at, s.foursShift)
-			s.fours[h/64] |= 1 << (h % 64)
+			s.fours.add(text, at)
 		}
 		s.next[i], s.head[h%(1<<headBits)] = s.head[h%(1<<headBits)], uint16(i+1)
 	}
@@ -162,28 +147,10 @@ func candidate[T Text](s *Set, text T, at int) int {
 // four is that is in a needle; or the first behind last.
 func strange[T Text](s *Set, text T, p, last int) int {
 	if b, ok := any(text).([]byte); ok {
-		p = s.strider(b, p, last)
+		p = s.fours.pass(b, p, s.stride, last)
 	}
-	for ; p <= last; p += s.stride {
-		if h := four(text, p, s.foursShift); s.fours[h/64]>>(h%64)&1 != 0 {
-			break
-		}
-	}
-	return p
-}
-
-// strider passes over places at which strange finds nothing, four at a time: one branch
-// for all of them.
-func (s *Set) strider(text []byte, p, last int) int {
-	fours, shift, stride := s.fours, s.foursShift&31, s.stride
-	for ; p+3*stride <= last; p += 4 * stride {
-		h0 := binary.LittleEndian.Uint32(text[p:]) * 2654435769 >> shift
-		h1 := binary.LittleEndian.Uint32(text[p+stride:]) * 2654435769 >> shift
-		h2 := binary.LittleEndian.Uint32(text[p+2*stride:]) * 2654435769 >> shift
-		h3 := binary.LittleEndian.Uint32(text[p+3*stride:]) * 2654435769 >> shift
-		if (fours[h0/64]>>(h0%64)|fours[h1/64]>>(h1%64)|fours[h2/64]>>(h2%64)|fours[h3/64]>>(h3%64))&1 != 0 {
-			break
-		}
+	for p <= last && !holds(&s.fours, text, p) {
+		p += s.stride
 	}
 	return p
 }

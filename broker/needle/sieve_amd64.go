@@ -5,7 +5,12 @@ import "golang.org/x/sys/cpu"
 // sieveAVX2 is sift with 32 octets at a time.
 //
 //go:noescape
-func sieveAVX2(text []byte, t *sieve, masks []uint32) (n int)
+func sieveAVX2(text []byte, t *sieve, masks []uint64) (n int)
 
-// hasVectors tells whether sieveAVX2 can run here.
-var hasVectors = cpu.X86.HasAVX2
+// passBMI2 is fours.passPlainly.
+//
+//go:noescape
+func passBMI2(text []byte, words []uint32, shift uint, p, stride, last int) int
+
+// hasVectors tells whether sieveAVX2 and passBMI2 can run here.
+var hasVectors = cpu.X86.HasAVX2 && cpu.X86.HasBMI2

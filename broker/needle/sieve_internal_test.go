@@ -51,7 +51,7 @@ func checkSuspects(t *testing.T, value, text []byte, from int) {
 		}
 		if s := l.around.sieve; s != nil && hasVectors {
 			for _, most := range []int{2, 40} {
-				want, got := make([]uint32, most), make([]uint32, most)
+				want, got := make([]uint64, most), make([]uint64, most)
 				n := sift(text[p:], s, want)
 				if k := sieveAVX2(text[p:], s, got); k != n || !slices.Equal(got[:n], want[:n]) {
 					t.Fatalf("sieveAVX2(%q) = %d, %#x, want %d, %#x", text[p:], k, got, n, want)

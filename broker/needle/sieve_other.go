@@ -4,4 +4,8 @@ package needle
 
 const hasVectors = false
 
-func sieveAVX2(text []byte, t *sieve, masks []uint32) (n int) { return sift(text, t, masks) }
+func sieveAVX2(text []byte, t *sieve, masks []uint64) (n int) { return sift(text, t, masks) }
+
+func passBMI2(text []byte, words []uint32, shift uint, p, stride, last int) int {
+	return (&fours{words, shift}).passPlainly(text, p, stride, last)
+}
