@@ -36,16 +36,16 @@ how credentials are used. No command prints a secret, nor takes one as an argume
 }
 
 // credentialNamed picks one credential out of the files.
-func credentialNamed(inst instance, files []policyfile.Credential, name string) (policyfile.Credential, error) {
+func credentialNamed(files []policyfile.Credential, name string) (policyfile.Credential, error) {
 	i := slices.IndexFunc(files, func(f policyfile.Credential) bool { return f.Name == name })
 	if i < 0 {
-		return policyfile.Credential{}, noCredential(inst, name)
+		return policyfile.Credential{}, noCredential(name)
 	}
 	return files[i], nil
 }
 
-func noCredential(inst instance, name string) error {
-	return usage(hint(fmt.Errorf("there is no credential %q", name), "%s", inst.typed("credential ls")))
+func noCredential(name string) error {
+	return usage(hint(fmt.Errorf("there is no credential %q", name), "sallyport credential ls"))
 }
 
 // judged is what a command found that may be bad: the exit code says so, whichever
@@ -217,7 +217,7 @@ func newCredentialShow() *cobra.Command {
 		if err != nil {
 			return credentialOut{}, err
 		}
-		f, err := credentialNamed(inst, files, args[0])
+		f, err := credentialNamed(files, args[0])
 		if err != nil {
 			return credentialOut{}, err
 		}

@@ -79,11 +79,11 @@ func addCredential(c *cobra.Command, name string, d describe) (changedOut, error
 	fresh := t.cred.Name == ""
 	switch {
 	case fresh:
-		if t.cred, err = d.credential(t.inst, t.file, name, t.store); err != nil {
+		if t.cred, err = d.credential(t.file, name, t.store); err != nil {
 			return changedOut{}, err
 		}
 	case d.given():
-		return changedOut{}, usage(hint(fmt.Errorf("%s describes %q already; change it there", t.cred.Where, name), "%s", t.inst.typed("credential add "+name)))
+		return changedOut{}, usage(hint(fmt.Errorf("%s describes %q already; change it there", t.cred.Where, name), "sallyport credential add %s", name))
 	}
 	if err := t.keep(c); err != nil {
 		return changedOut{}, err
@@ -113,7 +113,7 @@ change the secret where it is, then rotate. It also takes back an earlier revoke
 			return changedOut{}, err
 		}
 		if t.cred.Name == "" {
-			return changedOut{}, noCredential(t.inst, args[0])
+			return changedOut{}, noCredential(args[0])
 		}
 		did := "the broker reads the secret anew"
 		if t.cred.Source.Age != nil {
@@ -146,7 +146,7 @@ What the provider gave stays valid with the provider: revoke it there too.`,
 			return changedOut{}, err
 		}
 		if t.cred.Name == "" {
-			return changedOut{}, noCredential(t.inst, args[0])
+			return changedOut{}, noCredential(args[0])
 		}
 		return t.revoke(c.Context())
 	}, printChanged)
@@ -193,8 +193,8 @@ func (t *credentialTask) keep(c *cobra.Command) error {
 	to := t.cred.Source.Age
 	if to == nil {
 		return usage(hint(fmt.Errorf("the secret of %q is not in the encrypted store: %s", t.name, sourceText(t.cred.Source)),
-			"change it there, then: %s; or name the store in %s: source: {age: {file: %s, identity: %s}}",
-			t.inst.typed("credential rotate "+t.name), t.file, t.store.File(t.name).File, t.store.Identity))
+			"change it there, then: sallyport credential rotate %s; or name the store in %s: source: {age: {file: %s, identity: %s}}",
+			t.name, t.file, t.store.File(t.name).File, t.store.Identity))
 	}
 	v, err := askSecret(c.Context(), c.InOrStdin(), c.ErrOrStderr(), t.name)
 	if err != nil {
@@ -254,13 +254,13 @@ func (t *credentialTask) done(ctx context.Context, event, did string) (changedOu
 	}
 	var st broker.Status
 	if err := callBroker(ctx, t.inst, "/v1/credentials/refresh", broker.Named{Credential: t.name}, &st); err != nil {
-		return out, hint(fmt.Errorf("%s, but the broker did not take it up: %w", did, err), "%s --credentials %s", t.inst.typed("up"), t.dir)
+		return out, hint(fmt.Errorf("%s, but the broker did not take it up: %w", did, err), "sallyport up --credentials %s", t.dir)
 	}
 	if out.Broker = st.Status; st.Error != "" {
 		out.Broker += ": " + st.Error
 	}
 	if st.Status == "error" {
-		return out, hint(fmt.Errorf("%s, but the broker cannot use it: %s", did, st.Error), "then: %s", t.inst.typed("credential test "+t.name))
+		return out, hint(fmt.Errorf("%s, but the broker cannot use it: %s", did, st.Error), "then: sallyport credential test %s", t.name)
 	}
 	return out, nil
 }

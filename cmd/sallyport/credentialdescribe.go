@@ -39,8 +39,8 @@ func (d *describe) given() bool {
 
 // credential is what the flags describe. What is wrong is told of them: there is no file
 // yet in which a person could look it up.
-func (d *describe) credential(inst instance, file, name string, s store.Store) (policyfile.Credential, error) {
-	if err := d.complete(inst, file, name, s); err != nil {
+func (d *describe) credential(file, name string, s store.Store) (policyfile.Credential, error) {
+	if err := d.complete(file, name, s); err != nil {
 		return policyfile.Credential{}, usage(err)
 	}
 	text := d.text(name, s)
@@ -52,8 +52,7 @@ func (d *describe) credential(inst instance, file, name string, s store.Store) (
 }
 
 // complete tells what is still to be said.
-func (d *describe) complete(inst instance, file, name string, s store.Store) error {
-	again := inst.typed("credential add " + name)
+func (d *describe) complete(file, name string, s store.Store) error {
 	needs := map[string]struct{ flag, value string }{
 		"bearer": {}, "header": {"--header", d.header}, "basic": {"--username", d.username}, "query": {"--param", d.param},
 	}
@@ -61,10 +60,10 @@ func (d *describe) complete(inst instance, file, name string, s store.Store) err
 	switch {
 	case d.kind == "" || len(d.hosts) == 0:
 		return hint(fmt.Errorf("there is no %s yet: say how the secret signs and where it may go", file),
-			"%s --type bearer --host api.example.com --env API_KEY", again)
+			"sallyport credential add %s --type bearer --host api.example.com --env API_KEY", name)
 	case !known:
 		return hint(fmt.Errorf("--type: %q is none of bearer, header, basic and query", d.kind),
-			"for other types write %s first, with %s; then: %s", file, storeText(name, s), again)
+			"for other types write %s first, with %s; then: sallyport credential add %s", file, storeText(name, s), name)
 	case need.flag != "" && need.value == "":
 		return fmt.Errorf("--type %s needs %s", d.kind, need.flag)
 	case d.prefix != "" && d.header == "":

@@ -54,9 +54,8 @@ func credentialDir(c *cobra.Command, inst instance) (string, error) {
 		return dir, err
 	}
 	if dir, err = inst.startedWith(); err != nil {
-		_, typed, _ := strings.Cut(c.CommandPath(), " ")
-		typed = strings.Join(append([]string{typed}, c.Flags().Args()...), " ")
-		return "", usage(hint(err, "the directory that it is started with: %s --credentials DIR", inst.typed(typed)))
+		typed := strings.Join(append([]string{c.CommandPath()}, c.Flags().Args()...), " ")
+		return "", usage(hint(err, "the directory that it is started with: %s --credentials DIR", typed))
 	}
 	return dir, nil
 }

@@ -28,7 +28,6 @@ import (
 type credentialTestOut struct {
 	broker.Tested
 	Live *tryOut `json:"live,omitempty"`
-	inst instance
 }
 
 func newCredentialTest() *cobra.Command {
@@ -59,7 +58,6 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 	if err != nil {
 		return out, err
 	}
-	out.inst = inst
 	if err := errors.Join(mustRoot("credential test")); err != nil {
 		return out, err
 	}
@@ -70,7 +68,7 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 	defer cancel()
 	err = callBroker(ctx, inst, "/v1/credentials/test", broker.Named{Credential: args[0]}, &out.Tested)
 	if err != nil {
-		return out, untested(inst, args[0], err)
+		return out, untested(args[0], err)
 	}
 	live, _ := c.Flags().GetBool("live")
 	in := tryIn{Credential: args[0]}
@@ -80,7 +78,7 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 	in.Private, _ = c.Flags().GetStringSlice("cidrs")
 	if !live {
 		if in.Method+in.Host+in.Path != "" || len(in.Private) > 0 {
-			return out, usage(hint(errors.New("--method, --host, --path and --cidrs are for a request that is sent"), "%s", inst.typed("credential test "+args[0]+" --live")))
+			return out, usage(hint(errors.New("--method, --host, --path and --cidrs are for a request that is sent"), "sallyport credential test %s --live", args[0]))
 		}
 		return out, nil
 	}
@@ -91,25 +89,25 @@ func testCredential(c *cobra.Command, args []string) (out credentialTestOut, err
 		in.Method = out.Method
 	}
 	out.Live, err = liveTest(ctx, inst, in)
-	return out, untested(inst, args[0], err)
+	return out, untested(args[0], err)
 }
 
 // untested adds to a refusal what can be done about it.
-func untested(inst instance, name string, err error) error {
+func untested(name string, err error) error {
 	refusal, ok := errors.AsType[*control.Error](err)
 	if !ok {
 		return err
 	}
 	switch rules.Reason(refusal.Reason) {
 	case rules.PrivateIP:
-		return hint(err, "%s, with the range that it is in", inst.typed("credential test "+name+" --live --cidrs 10.20.0.0/16"))
+		return hint(err, "sallyport credential test %s --live --cidrs 10.20.0.0/16, with the range that it is in", name)
 	case rules.CredentialRevoked:
-		return hint(err, "%s", inst.typed("credential rotate "+name))
+		return hint(err, "sallyport credential rotate %s", name)
 	case rules.HostNotAllowed, rules.MethodNotAllowed, rules.PathNotAllowed, rules.CredentialMismatch:
-		return hint(err, "where it may go: %s", inst.typed("credential show "+name))
+		return hint(err, "where it may go: sallyport credential show %s", name)
 	default:
 		if refusal.Status == http.StatusNotFound {
-			return noCredential(inst, name)
+			return noCredential(name)
 		}
 		return err
 	}
@@ -156,7 +154,7 @@ func printTest(w io.Writer, o credentialTestOut) error {
 // fault implements [judged].
 func (o credentialTestOut) fault() error {
 	if l := o.Live; l != nil && (l.Status < 200 || l.Status > 299) {
-		return hint(fmt.Errorf("the answer was %d", l.Status), "%s", o.inst.typed("audit show "+l.ID))
+		return hint(fmt.Errorf("the answer was %d", l.Status), "sallyport audit show %s", l.ID)
 	}
 	return nil
 }
@@ -241,7 +239,7 @@ func refusedTrial(err error) error {
 // trial makes the request, and whose it is.
 func (g *gateway) trial(in tryIn) (q rules.Request, id gate.Identity, err error) {
 	g.mu.Lock()
-	c, err := credentialNamed(g.inst, g.creds, in.Credential)
+	c, err := credentialNamed(g.creds, in.Credential)
 	g.mu.Unlock()
 	switch {
 	case err != nil:

@@ -72,7 +72,7 @@ files; nothing has to run for it.`,
 	c.Flags().String("since", "", "from then on: 2h, 7d, a date, or an RFC 3339 time")
 	c.Flags().String("dir", "", "directory of the log; default: the instance's")
 	return credentialCommand(c, 1, func(c *cobra.Command, args []string) (usageOut, error) {
-		dir, inst, err := auditDirOf(c)
+		dir, _, err := auditDirOf(c)
 		if err != nil {
 			return usageOut{}, err
 		}
@@ -84,7 +84,7 @@ files; nothing has to run for it.`,
 		}
 		f, err := query.Parse(text, time.Now())
 		if err != nil {
-			return usageOut{}, usage(hint(err, "%s", inst.typed("credential usage "+args[0]+" --since 7d")))
+			return usageOut{}, usage(hint(err, "sallyport credential usage %s --since 7d", args[0]))
 		}
 		out := usageOut{Credential: args[0], Since: since}
 		return out, out.count(dir, f)
