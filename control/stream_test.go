@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"sallyport/control"
 )
@@ -88,9 +87,7 @@ func TestServersEndStreams(t *testing.T) {
 	if err := c.Call(t.Context(), "/v1/echo", "x", nil); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	if err := s.Shutdown(ctx); err != nil {
+	if err := s.Shutdown(t.Context()); err != nil {
 		t.Errorf("Shutdown = %v", err)
 	}
 	if err := c.Call(t.Context(), "/v1/echo", "x", nil); err == nil {
