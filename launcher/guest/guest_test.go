@@ -169,7 +169,8 @@ func TestLimits(t *testing.T) {
 		{"deadline, status of its own", deadline(base("sh", "-c", "exec 2>/dev/null; trap 'exit 3' TERM; echo ready; while :; do sleep 600; done")), guest.End{Cause: guest.TimedOut, Exit: 3}, ready},
 		{
 			"deadline, stopped", deadline(base("sh", "-c", "{ until grep -q 'State:.T' /proc/$$/status; do :; done; echo ready; } & kill -STOP $$")),
-			guest.End{Cause: guest.TimedOut, Exit: 137, Signal: 9}, ready,
+			guest.End{Cause: guest.TimedOut, Exit: 137, Signal: 9},
+			ready,
 		},
 		{"output", output(base("yes")), guest.End{Cause: guest.OutputLimit, Exit: 137, Signal: 9}, 1000},
 		{"output just fits", output(base("head", "-c", "1000", "/dev/zero")), guest.End{Cause: guest.Exited}, 1000},
