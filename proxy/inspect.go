@@ -100,7 +100,11 @@ func (r *run) handshakeFailed(ctx context.Context, st *stream, err error) {
 		if st.reason == "" && !st.explain { // why it was refused anyway matters more
 			st.reason = rules.ClientRejectedCA
 		}
-		err = fmt.Errorf("%w; the client does not trust the CA: see docs/protocols.md", err)
+		why := "does not trust the CA"
+		if hungUp(err) {
+			why += ", or was ended"
+		}
+		err = fmt.Errorf("%w; the client %s: see docs/protocols.md", err, why)
 	}
 	st.finish(ctx, fmt.Errorf("handshake with the client: %w", err))
 }
@@ -119,7 +123,7 @@ func (r *run) handshakeFailed(ctx context.Context, st *stream, err error) {
 // A client that hung up for another reason looks the same under the second
 // and the last; the fix that is shown does no harm then.
 func rejectsCA(err error) bool {
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+	if hungUp(err) {
 		return true
 	}
 	var op *net.OpError
@@ -133,4 +137,9 @@ func rejectsCA(err error) bool {
 	default:
 		return false
 	}
+}
+
+// hungUp recognises a client that went without a word.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -482,9 +482,18 @@ func TestClientRejectsCA(t *testing.T) {
 			_, _ = handshake(t, l, c, &tls.Config{ServerName: "evil.test", RootCAs: x509.NewCertPool(), MaxVersion: version})
 			c.Close()
 			wantRefusal(t, l, "host_not_allowed")
-			if !strings.Contains(r.Error, "does not trust the CA") {
+			if !strings.Contains(r.Error, "does not trust the CA: see") {
 				t.Errorf("error %q", r.Error)
 			}
+		}
+		// Who goes without a word, as ^C has a client go, looks like some that do not trust it.
+		l := newLab(t)
+		c, err := open(l, t.Context(), "ok.test:443")
+		must(t, err)
+		//nolint:gosec // G402: it goes whatever the certificate is
+		_, _ = handshake(t, l, c, &tls.Config{ServerName: "ok.test", InsecureSkipVerify: true, VerifyConnection: func(tls.ConnectionState) error { return c.Close() }})
+		if r := wantRefusal(t, l, "client_rejected_ca"); !strings.Contains(r.Error, "does not trust the CA, or was ended: see docs/protocols.md") {
+			t.Errorf("%s: error %q", name, r.Error)
 		}
 	}
 }
