@@ -35,6 +35,7 @@ type exchange struct {
 	kept      Keeper // nil: nothing is
 	websocket bool
 	counted   bool         // among the requests of the cell
+	judged    int64        // Server.judged, before pass was asked for
 	body      *requestBody // what is sent upstream; nil for nothing
 
 	// The outcome.
@@ -115,6 +116,7 @@ func (x *exchange) serve(explain bool) {
 	if explain {
 		ready = nil // it will be refused here, whatever the policy says now
 	}
+	x.judged = x.run.judged.Load()
 	if x.pass, err = x.cfg.Gate.AdmitUsing(x.ctx, req, ready); err != nil {
 		x.deny(err)
 		return
@@ -253,6 +255,10 @@ func (x *exchange) duplex() {
 // forward sends an admitted request on its way.
 func (x *exchange) forward() {
 	x.st.track(x.pass)
+	if !x.st.upToDate(x.judged) {
+		x.err = errRejudged
+		panic(http.ErrAbortHandler) // its client is gone
+	}
 	if n, ok := x.form.endpoint.Host.Name(); ok && n.String() == rules.Reserved {
 		x.in = x.in.WithContext(withCell(x.ctx, x.st.cell))
 		x.cfg.Internal.ServeHTTP(&counted{x}, x.in)

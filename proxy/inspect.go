@@ -65,6 +65,7 @@ func (r *run) handshake(ctx context.Context, st *stream) (*tls.Conn, error) {
 func (r *run) inspect(ctx context.Context, st *stream, c net.Conn) {
 	if st.opened {
 		st.track(st.pass) // an idle stream is judged again as well
+		st.upToDate(st.judged)
 	}
 	switch {
 	case !st.h2:

@@ -111,9 +111,14 @@ type memory struct {
 	records []audit.Record
 	fail    error
 	more    chan struct{} // closed with the next record; nil: nobody waits
+
+	admits func() // is done before an admission is recorded; nil: nothing
 }
 
 func (m *memory) Append(_ context.Context, r *audit.Record) error {
+	if r.Kind == audit.Admit && m.admits != nil {
+		m.admits()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fail != nil {

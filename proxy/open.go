@@ -54,6 +54,7 @@ func (r *run) connect(ctx context.Context, st *stream) {
 		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, req, rules.Limit, err))
 		return
 	}
+	st.judged = r.judged.Load()
 	pass, err := r.cfg.Gate.Admit(ctx, req)
 	if err != nil {
 		r.refuseStream(ctx, st, err)
@@ -138,6 +139,7 @@ func (r *run) judgeHello(ctx context.Context, st *stream, seen sniff.Result) {
 		r.inspectTLS(ctx, st) // to say so; there is nothing to ask
 		return
 	}
+	st.judged = r.judged.Load()
 	pass, err := r.cfg.Gate.Admit(ctx, req)
 	if err != nil {
 		st.supersede(ctx)

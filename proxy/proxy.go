@@ -24,6 +24,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sallyport/proxy/bound"
@@ -208,6 +209,8 @@ type Server struct {
 	buffers buffers
 
 	exchanges sync.Pool // of *exchange, none of which anybody holds
+
+	judged atomic.Int64 // how often what is open was judged again
 
 	handshakes, requests, h2Conns bound.Count
 	rate                          bound.Rate

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"sallyport/audit"
 )
 
 // withoutAny is the lab's policy without the host any.test.
@@ -191,5 +193,54 @@ func fetch(t *testing.T, c *http.Client, url string, reused bool) {
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusOK || was != reused {
 		t.Errorf("GET %s: %d over a connection with reused = %v, want 200, %v", url, resp.StatusCode, was, reused)
+	}
+}
+
+// TestReloadWhileItIsRecorded is NW-14 for what was decided before the policy changed, and
+// recorded after all that was open had been judged again: it is not carried on.
+func TestReloadWhileItIsRecorded(t *testing.T) {
+	change := func(l *lab, policy string) {
+		l.log.admits = sync.OnceFunc(func() {
+			l.setPolicy(policy)
+			for range 4 { // two of three that were taken are one server's, which is done with the first
+				l.changed <- struct{}{}
+			}
+		})
+	}
+	wantCut := func(t *testing.T, l *lab) {
+		t.Helper()
+		got := l.log.await(t, 2)
+		if len(got) < 2 || got[0].Kind != audit.Admit || got[1].Kind != audit.Done || !strings.Contains(got[1].Error, "change of policy") {
+			t.Errorf("records %+v: %q", linesOf(got), errorsOf(got))
+		}
+		wantNothingDialled(t, l)
+	}
+	for name, open := range opens() {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.serveRaw(func(c net.Conn) { _, _ = io.WriteString(c, "hello") })
+			change(l, strings.ReplaceAll(labPolicy, "raw.test", "other.test"))
+			if c, err := open(l, t.Context(), "raw.test:5432"); err == nil {
+				defer c.Close()
+				if got := readAll(t, c); got != "" {
+					t.Errorf("the other end says %q", got)
+				}
+			}
+			wantCut(t, l)
+		})
+	}
+	for _, w := range ways() {
+		t.Run(w.name, func(t *testing.T) {
+			l := newLab(t)
+			l.serveOrigin("any.test", w.h2, &witness{})
+			change(l, withoutAny())
+			if resp, err := w.client(l).Get(w.url("any.test", "/")); err == nil {
+				resp.Body.Close()
+				if resp.StatusCode == http.StatusOK {
+					t.Error("it was answered")
+				}
+			}
+			wantCut(t, l)
+		})
 	}
 }

@@ -39,6 +39,7 @@ type stream struct {
 	door     bool          // of the explicit listener, from which streams are asked for
 	reply    *connectReply // answers a CONNECT that was not answered yet
 	said     gate.Said     // what the client was told when the stream was refused
+	judged   int64         // Server.judged, before pass was asked for
 
 	over     bool         // beyond a limit: refuse whatever comes
 	countsH2 bool         // among the HTTP/2 connections of the cell
@@ -254,6 +255,17 @@ func (st *stream) holds() bool {
 	return true
 }
 
+// upToDate cuts the stream, false, if what is tracked by now was decided before policies
+// changed, and recorded after all that was open had been judged again: judged is
+// Server.judged from before the decision.
+func (st *stream) upToDate(judged int64) bool {
+	if st.run.judged.Load() == judged || st.holds() {
+		return true
+	}
+	st.cut(errRejudged)
+	return false
+}
+
 // watch judges open streams again when policies change, and ends those that
 // have been quiet, or open, for too long, and all when the log is down for too
 // long, until stop is closed.
@@ -268,6 +280,7 @@ func (r *run) watch(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case <-r.cfg.Changed:
+			r.judged.Add(1) // first: see upToDate
 			r.each(func(st *stream) {
 				if !st.holds() {
 					st.cut(errRejudged)

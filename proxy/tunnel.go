@@ -32,6 +32,9 @@ func (r *run) tunnel(ctx context.Context, st *stream) {
 		st.record(pass.Done(ctx, out))
 		st.finish(ctx, nil)
 	}()
+	if !st.upToDate(st.judged) {
+		return
+	}
 	up, err := r.cfg.Dial(ctx, pass)
 	if err != nil {
 		out.Err, out.Reason = err, refusedBy(err)
