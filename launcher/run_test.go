@@ -155,20 +155,25 @@ func TestLineTimes(t *testing.T) {
 }
 
 func TestOutput(t *testing.T) {
-	s := spec("sh", "-c", "echo one; read x; echo two $x >&2; read y; printf three$y; head -c 40000 /dev/zero | tr '\\0' x >&2")
+	// Each line waits until the one before it was heard: the streams are two.
+	s := spec("sh", "-c", "echo one; read x; echo two $x >&2; read y; printf three$y; read z; head -c 40000 /dev/zero | tr '\\0' x >&2")
 	in, w := io.Pipe()
 	s.Stdin = in
 	var stdout, stderr bytes.Buffer
-	var once sync.Once
 	s.Stdout = writer(func(p []byte) {
 		stdout.Write(p)
-		once.Do(func() { go io.WriteString(w, "A\n") })
+		switch stdout.String() {
+		case "one\n":
+			go io.WriteString(w, "A\n")
+		case "one\nthreeB":
+			go func() { _, _ = io.WriteString(w, "C\n"); w.Close() }()
+		}
 	})
 	s.Stderr = writer(func(p []byte) {
-		if stderr.Len() == 0 {
-			go func() { _, _ = io.WriteString(w, "B\n"); w.Close() }()
-		}
 		stderr.Write(p)
+		if stderr.String() == "two A\n" {
+			go io.WriteString(w, "B\n")
+		}
 	})
 	res := must(t, s)
 	if stdout.String() != "one\nthreeB" || stderr.String() != "two A\n"+strings.Repeat("x", 40000) {
