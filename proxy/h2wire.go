@@ -24,6 +24,9 @@ import (
 // Trailers of a request whose stream net/http has reset meanwhile, with a refusal, are
 // kept from it: it would take them for a stream that goes back (RFC 9113 section 5.1.1),
 // and end the connection.
+//
+// BUG(sallyport): net/http forgets a stream a moment before its reset is written, from a
+// buffer. Trailers that come in that moment still end the connection.
 type h2Wire struct {
 	net.Conn
 	w     *h2Watch
