@@ -1,10 +1,10 @@
 // Package bulk moves many octets with few system calls over connections in TLS.
 //
 // crypto/tls hands out one record for a read, and makes a system call of each that it
-// writes: 16 KiB. A [Conn] hands out as many records as are there, and tells the kernel
-// which belong together, so that the far end is woken once for all of them. It waits
+// writes: 16 KiB. A [Conn] hands out as many records as are there, and writes the
+// records of one piece together, so that the far end is woken once for all of them. It waits
 // for nothing that it would not have waited for, holds back nothing that was written,
-// and has no memory of its own (ADR-0055).
+// and has no memory of its own while nothing is (ADR-0055).
 //
 // It trusts nobody, and looks at no octet.
 package bulk
@@ -102,7 +102,8 @@ func (c *Conn) Ready() bool {
 	return c.has || c.late != nil
 }
 
-// Write implements [net.Conn]. What it was given has left when it returns.
+// Write implements [net.Conn]. What it was given has left when it returns, in one piece with
+// its records; after an error how much of it has is not known.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	c.writes.Lock()
 	defer c.writes.Unlock()

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,6 +29,18 @@ type far struct {
 	*tls.Conn
 	wire *held
 	near syscall.RawConn // the socket that it writes to
+	back *counted        // and what that writes
+}
+
+// counted is a connection that counts what is written.
+type counted struct {
+	net.Conn
+	writes atomic.Int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
 }
 
 // held is a connection that may keep what is written.
@@ -114,13 +127,13 @@ func pair(t *testing.T, version uint16, asked bool, touch func()) (*bulk.Conn, f
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = near.Close(), c.Close() })
-	f := far{wire: &held{Conn: c}}
+	f := far{wire: &held{Conn: c}, back: &counted{Conn: near}}
 	f.Conn = tls.Server(f.wire, &tls.Config{
 		Certificates: []tls.Certificate{certificate()}, MinVersion: version, MaxVersion: version, DynamicRecordSizingDisabled: true,
 	})
 	done := make(chan error, 1)
 	go func() { done <- f.Handshake() }()
-	secure := tls.Client(bulk.Below(near, touch), &tls.Config{InsecureSkipVerify: true, MinVersion: version, MaxVersion: version, DynamicRecordSizingDisabled: true})
+	secure := tls.Client(bulk.Below(f.back, touch), &tls.Config{InsecureSkipVerify: true, MinVersion: version, MaxVersion: version, DynamicRecordSizingDisabled: true})
 	if err := errors.Join(secure.Handshake(), <-done); err != nil {
 		t.Fatal(err)
 	}
@@ -211,6 +224,7 @@ func TestWhatIsWrittenArrives(t *testing.T) {
 		for _, n := range []int{0, 1, 16 << 10, 16<<10 + 1, 32 << 10, 64 << 10, 3<<20 + 5} {
 			want, got := text(n), make([]byte, n)
 			done := make(chan error, 1)
+			to.back.writes.Store(0)
 			go func() {
 				_, err := io.ReadFull(to, got)
 				done <- err
@@ -220,6 +234,9 @@ func TestWhatIsWrittenArrives(t *testing.T) {
 			}
 			if err := <-done; err != nil || !bytes.Equal(got, want) {
 				t.Fatalf("%d octets came changed, or %v", n, err)
+			}
+			if writes := to.back.writes.Load(); n <= 64<<10 && writes > 1 {
+				t.Errorf("%d writes for %d octets", writes, n)
 			}
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -20,15 +21,16 @@ type Socket struct {
 	now  bool            // reads do not wait
 	more atomic.Bool     // what is written is not the last for now
 
-	// What readNow and writeMore are about, and what came of it: a closure for each
-	// would be an allocation for each.
-	in, out  []byte
-	got      int
-	inErr    error
-	sent     int
-	outErr   error
-	readNow  func(fd uintptr) bool
-	sendMore func(fd uintptr) bool
+	// kept is what was written before that; nil for nothing. Crypto/tls has one goroutine
+	// write at a time, whoever it writes for.
+	kept []byte
+
+	// What readNow is about, and what came of it: a closure for each would be an
+	// allocation for each.
+	in      []byte
+	got     int
+	inErr   error
+	readNow func(fd uintptr) bool
 }
 
 // Below returns the Socket for a connection. Touch, if it is not nil, is called where
@@ -91,38 +93,45 @@ func (s *Socket) receive(fd uintptr) bool {
 	}
 }
 
-// Write implements [net.Conn].
+// room is for as many records as come in one piece, as a rule.
+const room = 4 * (record + 256)
+
+var rooms = sync.Pool{New: func() any { return new([room]byte) }}
+
+// Write implements [net.Conn]. It keeps what is not the last for now, as far as there is
+// room. What of that cannot be written then ends the connection: crypto/tls writes nothing
+// behind an error.
 func (s *Socket) Write(p []byte) (int, error) {
-	if s.raw == nil || !s.more.Load() {
+	more := s.more.Load()
+	if !more && s.kept == nil {
 		return s.Conn.Write(p)
 	}
-	if s.sendMore == nil {
-		s.sendMore = s.send
-	}
-	s.out, s.sent, s.outErr = p, 0, nil
-	err := s.raw.Write(s.sendMore)
-	s.out = nil
-	if err == nil {
-		err = s.outErr
-	}
-	return s.sent, err
-}
-
-// send hands octets to the kernel, which may wait with the last of them for what comes
-// next. It reports whether all were taken.
-func (s *Socket) send(fd uintptr) bool {
-	for s.sent < len(s.out) {
-		n, err := unix.SendmsgN(int(fd), s.out[s.sent:], nil, nil, unix.MSG_MORE|unix.MSG_NOSIGNAL)
-		switch err {
-		case nil:
-			s.sent += n
-		case unix.EINTR:
-		case unix.EAGAIN:
-			return false
-		default:
-			s.outErr = os.NewSyscallError("write", err)
-			return true
+	if len(s.kept)+len(p) > room {
+		if err := s.send(); err != nil {
+			return 0, err
 		}
 	}
-	return true
+	if s.kept == nil {
+		b, ok := rooms.Get().(*[room]byte)
+		if !ok {
+			b = new([room]byte)
+		}
+		s.kept = b[:0]
+	}
+	s.kept = append(s.kept, p...)
+	if more {
+		return len(p), nil
+	}
+	return len(p), s.send()
+}
+
+// send writes what was kept, if there is any.
+func (s *Socket) send() error {
+	if s.kept == nil {
+		return nil
+	}
+	_, err := s.Conn.Write(s.kept)
+	rooms.Put((*[room]byte)(s.kept[:room]))
+	s.kept = nil
+	return err
 }
