@@ -490,7 +490,6 @@ func TestClientRejectsCA(t *testing.T) {
 		l := newLab(t)
 		c, err := open(l, t.Context(), "ok.test:443")
 		must(t, err)
-		//nolint:gosec // G402: it goes whatever the certificate is
 		_, _ = handshake(t, l, c, &tls.Config{ServerName: "ok.test", InsecureSkipVerify: true, VerifyConnection: func(tls.ConnectionState) error { return c.Close() }})
 		if r := wantRefusal(t, l, "client_rejected_ca"); !strings.Contains(r.Error, "does not trust the CA, or was ended: see docs/protocols.md") {
 			t.Errorf("%s: error %q", name, r.Error)
