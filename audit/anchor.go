@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
+
+	"sallyport/control/durable"
 )
 
 // AnchorTo is a place where checkpoints are kept.
@@ -173,16 +173,7 @@ func (l *Log) tellAnchor(a *anchor, text string, since time.Time) {
 // replaced whole, and anybody may read it: checkpoints are public.
 func AnchorFile(path string) AnchorTo {
 	return AnchorTo{"file " + path, func(_ context.Context, checkpoint []byte) error {
-		tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-		if err != nil {
-			return fmt.Errorf("writing the anchor: %w", err)
-		}
-		defer os.Remove(tmp.Name()) //nolint:errcheck // gone already once it is renamed
-		_, err = tmp.Write(checkpoint)
-		if err := errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err != nil {
-			return fmt.Errorf("writing the anchor: %w", err)
-		}
-		if err := os.Rename(tmp.Name(), path); err != nil {
+		if err := durable.Write(path, checkpoint, 0o644, durable.Writer); err != nil {
 			return fmt.Errorf("writing the anchor: %w", err)
 		}
 		return nil

@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"sallyport/control/durable"
 )
 
 // CellFile describes one attached cell.
@@ -122,17 +124,10 @@ func (f *CellFile) Write(dir string, gid int) error {
 	if err != nil {
 		return fmt.Errorf("writing a cell file: %w", err)
 	}
-	tmp, err := os.CreateTemp(dir, ".new-*")
-	if err != nil {
+	if err := durable.Write(Path(dir, f.Cell), data, 0o640, durable.Owner{UID: 0, GID: gid}); err != nil {
 		return fmt.Errorf("writing a cell file: %w", err)
 	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // gone already once it is renamed
-	_, err = tmp.Write(data)
-	err = errors.Join(err, tmp.Chown(0, gid), tmp.Chmod(0o640), tmp.Close())
-	if err != nil {
-		return fmt.Errorf("writing a cell file: %w", err)
-	}
-	return os.Rename(tmp.Name(), Path(dir, f.Cell))
+	return nil
 }
 
 // Read returns the file of one cell. A cell that is not there is [fs.ErrNotExist].

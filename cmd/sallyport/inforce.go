@@ -1,11 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +13,7 @@ import (
 
 	"sallyport/audit"
 	"sallyport/control"
+	"sallyport/control/durable"
 	"sallyport/rules/gate"
 	"sallyport/rules/live"
 	"sallyport/rules/policyfile"
@@ -190,16 +191,11 @@ func (g *gateway) enforceLocked(ctx context.Context, p *policy, rec *audit.Recor
 // keepPolicy stores the text of a policy under its digest, once.
 func keepPolicy(dir string, p *policy) error {
 	path := control.PolicyPath(dir, p.digest)
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640) //nolint:gosec // G703: named by a digest that was checked
-	if errors.Is(err, fs.ErrExist) {
+	if kept, err := os.ReadFile(path); err == nil && bytes.Equal(kept, p.text) { //nolint:gosec // G703: named by a digest that was checked
 		return nil
 	}
-	if err != nil {
+	if err := durable.Write(path, p.text, 0o640, durable.Writer); err != nil {
 		return fmt.Errorf("keeping policy %s: %w", p.digest, err)
-	}
-	_, err = f.Write(p.text)
-	if err := errors.Join(err, f.Chmod(0o640), f.Sync(), f.Close()); err != nil {
-		return errors.Join(fmt.Errorf("keeping policy %s: %w", p.digest, err), os.Remove(path)) //nolint:gosec // G703: as above
 	}
 	return nil
 }

@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"sallyport/control/durable"
 	"sallyport/rules/policyfile"
 )
 
@@ -135,8 +137,8 @@ func printFormatted(w io.Writer, all []formatted, names, asJSON bool) error {
 	return nil
 }
 
-// replaceFile puts new text in the place of a file, whole or not at all, with
-// the old one's mode and owner's links kept.
+// replaceFile puts new text in the place of a file, or of what a link names, whole or
+// not at all, with the old one's mode and owner.
 func replaceFile(name string, text []byte) error {
 	name, err := filepath.EvalSymlinks(name)
 	if err != nil {
@@ -146,26 +148,9 @@ func replaceFile(name string, text []byte) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".fmt-*")
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", name, err)
+	owner := durable.Writer
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 { // nobody else can give a file away
+		owner = durable.Owner{UID: int(st.Uid), GID: int(st.Gid)}
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // gone, if it was renamed
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(info.Mode().Perm())
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", name, err)
-	}
-	return nil
+	return durable.Write(name, text, info.Mode().Perm(), owner)
 }

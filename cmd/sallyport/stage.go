@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"sallyport/control/durable"
 	"sallyport/rules/policyfile"
 )
 
@@ -247,14 +248,5 @@ func (s *supervisor) put(path string, data []byte) error {
 
 // putFile writes a file whole or not at all, owned by root, readable by a group.
 func putFile(path string, data []byte, gid int) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // gone already once it is renamed
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Chown(0, gid), tmp.Chmod(0o640), tmp.Close()); err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	return os.Rename(tmp.Name(), path)
+	return durable.Write(path, data, 0o640, durable.Owner{UID: 0, GID: gid})
 }

@@ -45,7 +45,7 @@ var allowed = map[string][]string{
 	"audit/export":       {"audit", "audit/query", "audit/verify"},
 	"audit/ship":         {"audit", "audit/query", "audit/export"},
 	"certs":              {"control/durable", "rules/target"},
-	"control":            {"control/silence"},
+	"control":            {"control/durable", "control/silence"},
 	"control/durable":    {},
 	"control/silence":    {},
 	"control/slack":      {},
