@@ -182,10 +182,18 @@ func (l *Log) lead(self *entry) {
 			mine = append(mine, e)
 		}
 	}
-	err := l.commit(mine)
+	l.commit(mine, self)
+	clear(batch)
+	l.mu.Lock()
+	l.writing, l.spare = time.Time{}, batch
+	l.handOnLocked()
+	l.mu.Unlock()
+}
 
+// tell has all of a batch but self, who tells, go on with what became of it.
+func (l *Log) tell(batch []*entry, self *entry, err error) {
 	waited := 0
-	for _, e := range mine {
+	for _, e := range batch {
 		if e.left {
 			entries.Put(e)
 			continue
@@ -199,11 +207,6 @@ func (l *Log) lead(self *entry) {
 	if l.crowded = max(l.crowded-1, 0); waited > 1 {
 		l.crowded = crowdedFor
 	}
-	clear(batch)
-	l.mu.Lock()
-	l.writing, l.spare = time.Time{}, batch
-	l.handOnLocked()
-	l.mu.Unlock()
 }
 
 // handOnLocked makes the first who still waits the leader.
@@ -267,25 +270,23 @@ func (l *Log) beforeBatch() before {
 	return b
 }
 
-// commit writes a batch, mending first what is broken. Either all of it is in
-// the log, or none.
-func (l *Log) commit(batch []*entry) error {
+// commit writes a batch, mending first what is broken, and tells those of it but
+// self. Either all of it is in the log, or none.
+func (l *Log) commit(batch []*entry, self *entry) {
 	b := l.beforeBatch()
 	err := l.prepare(b.broken)
 	if err == nil {
-		err = l.writeBatch(b, batch)
+		err = l.writeBatch(b, batch, self)
 	}
 	if errors.Is(err, errUnsigned) { // only who leads writes, so it is so once
 		if _, err = l.mark(); err == nil {
-			err = l.writeBatch(b, batch)
+			err = l.writeBatch(b, batch, self)
 		}
 	}
 	if err != nil {
 		l.failed(err, l.refused(batch))
-		return err
+		l.tell(batch, self, err)
 	}
-	l.written(b)
-	return nil
 }
 
 // refused returns how many records of a batch were not written, and are owed to
@@ -312,8 +313,10 @@ func (l *Log) written(b before) {
 	l.paidLocked(len(b.owed))
 }
 
-// writeBatch writes the lines of batch, after what comes before them.
-func (l *Log) writeBatch(b before, batch []*entry) error {
+// writeBatch writes the lines of batch, after what comes before them, and tells those
+// of it once they are written: nobody waits for the tree, which a checkpoint finds whole
+// since turn is held.
+func (l *Log) writeBatch(b before, batch []*entry, self *entry) error {
 	l.turn.Lock()
 	defer l.turn.Unlock()
 	now := l.cfg.Now().UTC()
@@ -341,9 +344,20 @@ func (l *Log) writeBatch(b before, batch []*entry) error {
 			l.assemble(w, now)
 		}
 	}
-	if len(l.ends) == 0 {
-		return nil
+	if len(l.ends) > 0 {
+		if err := l.put(now); err != nil {
+			return err
+		}
 	}
+	l.written(b)
+	l.tell(batch, self, nil)
+	l.grow()
+	l.shrink()
+	return nil
+}
+
+// put writes what is in buf to the segment.
+func (l *Log) put(now time.Time) error {
 	before := l.seg.off
 	if err := l.seg.append(l.buf[len(leafPrefix):]); err != nil {
 		return err
@@ -359,8 +373,6 @@ func (l *Log) writeBatch(b before, batch []*entry) error {
 		l.began = now
 	}
 	l.noteUnsigned(now)
-	l.grow()
-	l.shrink()
 	return nil
 }
 
