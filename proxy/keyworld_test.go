@@ -241,9 +241,14 @@ func (w *keyWorld) attach(t *testing.T, p *policyfile.PolicyFile, approved *live
 		must(t, err)
 	}
 	must(t, w.table.Attach(live.Cell{Identity: gate.Identity{Cell: cellID, Run: run, Policy: policy}, Addr: file.Sandbox}))
-	if w.door != nil { // a connection of the run before is cut, with the streams that begin on it meanwhile
+	// A connection of the run before is cut, with the streams that begin on it meanwhile. It
+	// may not be idle yet, so it is left for good.
+	w.mu.Lock()
+	if w.door != nil {
 		w.door.CloseIdleConnections()
+		w.door = nil
 	}
+	w.mu.Unlock()
 	select {
 	case w.changed <- struct{}{}:
 	default:
