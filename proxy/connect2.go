@@ -161,9 +161,19 @@ func (c *h2Stream) SetDeadline(t time.Time) error {
 	return c.SetWriteDeadline(t)
 }
 
-// SetReadDeadline implements net.Conn.
+// SetReadDeadline implements net.Conn. Where the client has said all it had to say there
+// is nothing to wait for, and nothing wrong.
 func (c *h2Stream) SetReadDeadline(t time.Time) error {
-	return c.in.SetReadDeadline(t)
+	err := c.in.SetReadDeadline(t)
+	if !errors.Is(err, io.ErrClosedPipe) {
+		return err
+	}
+	select {
+	case <-c.ended:
+		return net.ErrClosed
+	default:
+		return nil
+	}
 }
 
 // SetWriteDeadline implements net.Conn.
