@@ -171,6 +171,27 @@ func runChild(t *testing.T, o order) {
 	if err := cmd.Run(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Fatalf("the launcher ended with %v, want killed", err)
 	}
+	for _, path := range glob(t, filepath.Join(shared.StateDir, "cells", "*.lock")) {
+		awaitLock(t, path)
+	}
+}
+
+// awaitLock waits until nobody holds a lock. A process that a launcher was starting when
+// it was killed has the launcher's descriptors until it has a program of its own.
+func awaitLock(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err == nil {
+			return
+		} else if !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // containerIDs are those that dead launchers have noted.

@@ -20,7 +20,8 @@ type Report struct {
 
 // Reconcile removes all that launchers have left which are not there any more,
 // and records the end of their runs. Cells of living launchers are not touched,
-// nor kept waiting. It may be repeated, and repeats what it could not do.
+// nor kept waiting. It may be repeated, and repeats what it could not do: a launcher that
+// was killed while it started a process counts as living until that has its own program.
 func (l *Launcher) Reconcile(ctx context.Context) (Report, error) {
 	var report Report
 	// Listed before any lock is tried: a launcher has its lock before it makes
