@@ -254,8 +254,7 @@ func (x *exchange) duplex() {
 
 // forward sends an admitted request on its way.
 func (x *exchange) forward() {
-	x.st.track(x.pass)
-	if !x.st.upToDate(x.judged) {
+	if !x.st.track(x.pass, x.judged) {
 		x.err = errRejudged
 		panic(http.ErrAbortHandler) // its client is gone
 	}

@@ -64,8 +64,7 @@ func (r *run) handshake(ctx context.Context, st *stream) (*tls.Conn, error) {
 // stream as well (stream.httpState).
 func (r *run) inspect(ctx context.Context, st *stream, c net.Conn) {
 	if st.opened {
-		st.track(st.pass) // an idle stream is judged again as well
-		st.upToDate(st.judged)
+		st.track(st.pass, st.judged) // an idle stream is judged again as well
 	}
 	switch {
 	case !st.h2:

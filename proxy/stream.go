@@ -226,11 +226,19 @@ func (st *stream) because(err error) error {
 	return err
 }
 
-// track has p judged again when policies change, until untrack.
-func (st *stream) track(p gate.Pass) {
+// track has p judged again when policies change, until untrack; judged is Server.judged
+// from before p was asked for. Where policies changed between the two, all that was open
+// may have been judged again without it, so that is done here: false means that the stream
+// is cut.
+func (st *stream) track(p gate.Pass, judged int64) bool {
 	st.mu.Lock()
 	st.passes = append(st.passes, p)
 	st.mu.Unlock()
+	if st.run.judged.Load() == judged || st.holds() {
+		return true
+	}
+	st.cut(errRejudged)
+	return false
 }
 
 func (st *stream) untrack(p gate.Pass) {
@@ -255,17 +263,6 @@ func (st *stream) holds() bool {
 	return true
 }
 
-// upToDate cuts the stream, false, if what is tracked by now was decided before policies
-// changed, and recorded after all that was open had been judged again: judged is
-// Server.judged from before the decision.
-func (st *stream) upToDate(judged int64) bool {
-	if st.run.judged.Load() == judged || st.holds() {
-		return true
-	}
-	st.cut(errRejudged)
-	return false
-}
-
 // watch judges open streams again when policies change, and ends those that
 // have been quiet, or open, for too long, and all when the log is down for too
 // long, until stop is closed.
@@ -280,7 +277,7 @@ func (r *run) watch(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case <-r.cfg.Changed:
-			r.judged.Add(1) // first: see upToDate
+			r.judged.Add(1) // first: see track
 			r.each(func(st *stream) {
 				if !st.holds() {
 					st.cut(errRejudged)

@@ -23,7 +23,7 @@ func (r *run) tunnel(ctx context.Context, st *stream) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	st.opened = false // closed here, with all that there is to tell
-	st.track(pass)
+	current := st.track(pass, st.judged)
 	out := gate.Outcome{}
 	defer func() {
 		st.untrack(pass)
@@ -32,7 +32,7 @@ func (r *run) tunnel(ctx context.Context, st *stream) {
 		st.record(pass.Done(ctx, out))
 		st.finish(ctx, nil)
 	}()
-	if !st.upToDate(st.judged) {
+	if !current {
 		return
 	}
 	up, err := r.cfg.Dial(ctx, pass)
