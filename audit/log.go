@@ -134,7 +134,7 @@ type Log struct {
 		after time.Time // the first that the checkpoint being made will not cover; zero for none
 	}
 	checked time.Time // when the segment was last looked after
-	crowded int       // so many batches ago one was of many, or left some waiting; the leader's own
+	crowded int       // for so many more batches others are expected: one was of many, or left some waiting; the leader's own
 
 	marks  *marks        // signed checkpoints
 	signed atomic.Uint64 // records that the newest one covers

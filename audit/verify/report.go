@@ -146,10 +146,6 @@ func (r Report) String() string {
 }
 
 func uncoveredWords(n int64, since time.Time) string {
-	noun := fmt.Sprintf("%d records", n)
-	if n == 1 {
-		noun = "record"
-	}
-	verb := map[bool]string{true: "is", false: "are"}[n == 1]
-	return fmt.Sprintf("%s, since %s, %s", noun, since.UTC().Format(time.RFC3339), verb)
+	noun := plural.Of(n, "record", fmt.Sprintf("%d records", n))
+	return fmt.Sprintf("%s, since %s, %s", noun, since.UTC().Format(time.RFC3339), plural.Of(n, "is", "are"))
 }
