@@ -1,52 +1,25 @@
 package dial_test
 
 import (
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"strings"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"sallyport/test/lab"
 )
 
-// States of a socket in the kernel's table of them.
-const (
-	synSent   = "02"
-	closeWait = "08"
-	listening = "0A"
-)
-
-// socket is a row of that table.
-type socket struct {
-	own, other, state string
-	unread            string // octets to be read, or connections to be accepted; in hexadecimal
-}
-
-// sockets returns the table.
-func sockets(t *testing.T) (all []socket) {
+// socket reports whether there is one that is as wanted.
+func socket(t *testing.T, wanted func(lab.Socket) bool) bool {
 	t.Helper()
-	table, err := os.ReadFile("/proc/self/net/tcp")
+	all, err := lab.Sockets("tcp")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for row := range strings.Lines(string(table)) {
-		f := strings.Fields(row) // number, own address, other, state, octets to send and to read
-		if len(f) > 4 && f[3] != "st" {
-			_, unread, _ := strings.Cut(f[4], ":")
-			all = append(all, socket{f[1], f[2], f[3], unread})
-		}
-	}
-	return all
-}
-
-// inTable spells an address as the table has it.
-func inTable(a netip.AddrPort) string {
-	ip := a.Addr().Unmap().As4()
-	return fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), a.Port())
+	return slices.ContainsFunc(all, wanted)
 }
 
 // fullBacklog listens on an address where nobody ever answers: the queue of
@@ -70,12 +43,9 @@ func fullBacklog(t *testing.T, addr netip.AddrPort) (stop func()) {
 		t.Fatal(err)
 	}
 	eventually(t, "a full queue", func() bool {
-		for _, s := range sockets(t) {
-			if s.own == inTable(addr) && s.state == listening {
-				return s.unread != "00000000"
-			}
-		}
-		return false
+		return socket(t, func(s lab.Socket) bool {
+			return s.Own == addr && s.State == unix.BPF_TCP_LISTEN && s.Unread > 0
+		})
 	})
 	return func() {
 		_ = held.Close()

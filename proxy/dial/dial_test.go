@@ -5,9 +5,10 @@ import (
 	"errors"
 	"io"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sallyport/proxy/dial"
 	"sallyport/rules"
@@ -154,8 +155,8 @@ func TestDialEndsWithItsContext(t *testing.T) {
 		dialled <- err
 	}()
 	eventually(t, "a connection that is asked for", func() bool {
-		to := inTable(netip.AddrPortFrom(okAddr, 8443))
-		return slices.ContainsFunc(sockets(t), func(s socket) bool { return s.other == to && s.state == synSent })
+		to := netip.AddrPortFrom(okAddr, 8443)
+		return socket(t, func(s lab.Socket) bool { return s.Other == to && s.State == unix.BPF_TCP_SYN_SENT })
 	})
 	cancel()
 	if err := <-dialled; !errors.Is(err, context.Canceled) {

@@ -17,7 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sallyport/proxy/dial"
+	"sallyport/test/lab"
 )
 
 // script is a server of HTTP/1.1 in the clear that says what a test has it say.
@@ -92,14 +95,12 @@ func eventually(t *testing.T, what string, f func() bool) {
 // there to be read: the kernel may take its time, on a loopback too.
 func arrived(t *testing.T, to net.Addr) {
 	t.Helper()
-	want := inTable(to.(*net.TCPAddr).AddrPort())
+	at := to.(*net.TCPAddr).AddrPort()
+	own := netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 	eventually(t, "octets on their way", func() bool {
-		for _, s := range sockets(t) {
-			if s.own == want {
-				return s.state == closeWait || s.unread != "00000000"
-			}
-		}
-		return false
+		return socket(t, func(s lab.Socket) bool {
+			return s.Own == own && (s.State == unix.BPF_TCP_CLOSE_WAIT || s.Unread > 0)
+		})
 	})
 }
 

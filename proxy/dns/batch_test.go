@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"sallyport/proxy/dns"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/test/lab"
 )
 
 // AppendAll records in one go, or not at all.
@@ -95,20 +95,17 @@ func (w *world) burst(src []netip.AddrPort, queries []*mdns.Msg, n int) (answers
 }
 
 // unread returns how much memory the queries take that lie in the server's socket.
-func unread(t *testing.T) string {
+func unread(t *testing.T) uint64 {
 	t.Helper()
-	table, err := os.ReadFile("/proc/self/net/udp")
+	all, err := lab.Sockets("udp")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for row := range strings.Lines(string(table)) {
-		f := strings.Fields(row) // number, own address, other, state, octets to send and to read
-		if len(f) > 4 && f[1] == "00000000:14B4" {
-			return f[4]
-		}
+	i := slices.IndexFunc(all, func(s lab.Socket) bool { return s.Own == netip.MustParseAddrPort("0.0.0.0:5300") })
+	if i < 0 {
+		t.Fatal("no socket of the server")
 	}
-	t.Fatal("no socket of the server")
-	return ""
+	return all[i].Unread
 }
 
 // oddLot is a burst of all sorts, and what each is answered with alone.
