@@ -390,21 +390,33 @@ func (l *Log) grow() {
 // errUnsigned says that a checkpoint has to be signed first.
 var errUnsigned = errors.New("the records before it are not signed yet")
 
-// overdue reports whether a record of now would be too far from the oldest that
-// no checkpoint covers. Its user holds turn. The clock may have been set, so
-// both directions count.
+// overdue reports whether a record of now would be too far from one that no
+// checkpoint covers. Its user holds turn. The clock may have been set, so both
+// directions count.
 func (l *Log) overdue(now time.Time) bool {
-	since := l.unsigned.since
-	return !since.IsZero() && now.Sub(since).Abs() > checkpoint.SignWithin
+	s := l.unsigned.since.with(now)
+	return s.last.Sub(s.first) > checkpoint.SignWithin
 }
 
 func (l *Log) noteUnsigned(now time.Time) {
-	if l.unsigned.since.IsZero() {
-		l.unsigned.since = now
+	l.unsigned.since, l.unsigned.after = l.unsigned.since.with(now), l.unsigned.after.with(now)
+}
+
+// span holds the earliest and the latest time of some records; zero for none.
+type span struct{ first, last time.Time }
+
+// with returns s with one more.
+func (s span) with(at time.Time) span {
+	if s.first.IsZero() {
+		return span{at, at}
 	}
-	if l.unsigned.after.IsZero() {
-		l.unsigned.after = now
+	if at.Before(s.first) {
+		s.first = at
 	}
+	if at.After(s.last) {
+		s.last = at
+	}
+	return s
 }
 
 // checkEvery is how often a batch looks after its file. A look costs as much

@@ -26,6 +26,7 @@ type faultFS struct {
 	left int // how many more times it fails; -1 is for ever
 	hits int
 
+	after   func()        // called when it has failed, before it says so
 	errno   syscall.Errno // what it says; 0 is ENOSPC of writes, EIO of the rest
 	written [][]byte      // to segments
 }
@@ -93,6 +94,9 @@ func (f *faultFile) WriteAt(p []byte, off int64) (int, error) {
 		n, _ = f.File.WriteAt(p, off)
 	case short:
 		n, _ = f.File.WriteAt(p[:len(p)/2], off)
+	}
+	if f.fs.after != nil {
+		f.fs.after()
 	}
 	if f.fs.errno != 0 {
 		return n, &fs.PathError{Op: "write", Path: f.path, Err: f.fs.errno}
@@ -422,5 +426,27 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	cfg.Dir = filepath.Join(base, "audit")
 	if l, err := audit.Open(cfg); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("Open = %v, %v, want ENOSPC", l, err)
+	}
+}
+
+// The key that a reviewer needs is in the log's directory, whole, however the first
+// start failed.
+func TestPublicKeyIsWholeLG06(t *testing.T) {
+	for _, op := range []string{"write", "sync", "open"} {
+		for _, w := range []when{before, after, short} {
+			var fsys faultFS
+			cfg := config(t).WithOpener(fsys.open)
+			fsys.arm(op, "log.pub", w, -1)
+			if l, err := audit.Open(cfg); err == nil {
+				t.Errorf("%s %d: Open = nil", op, w)
+				mustClose(t, l)
+			}
+			fsys.arm("", "", 0, 0)
+			l := mustOpen(t, cfg)
+			mustClose(t, l)
+			if r := mustVerify(t, cfg, l.Verifier()); !r.Whole() || len(r.Absent)+len(r.Unknown) > 0 {
+				t.Errorf("%s %d: Verify: %v", op, w, r)
+			}
+		}
 	}
 }

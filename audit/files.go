@@ -106,6 +106,9 @@ func (t *tail) clean() error {
 	if !t.dirty {
 		return nil
 	}
+	if err := t.holds(); err != nil { // to truncate would make it as long, with nothing in it
+		return err
+	}
 	if err := t.f.Truncate(t.off); err != nil {
 		return err
 	}
@@ -178,12 +181,25 @@ func (t *tail) check() error {
 	case st.links == 0:
 		return fmt.Errorf("%s %w", t.path, errGone)
 	case st.size < t.off:
-		return fmt.Errorf("%s was cut from %d bytes to %d by somebody else", t.path, t.off, st.size)
+		return t.wasCut(st.size)
 	case st.size > t.off && !t.dirty:
 		t.dirty = true // clean cuts it off; the caller tells
 		return fmt.Errorf("%s has %d bytes at its end that the log did not write", t.path, st.size-t.off)
 	}
 	return nil
+}
+
+// holds checks that the file is as long as what was written to it.
+func (t *tail) holds() error {
+	st, err := t.f.stat()
+	if err == nil && st.size < t.off {
+		err = t.wasCut(st.size)
+	}
+	return err
+}
+
+func (t *tail) wasCut(size int64) error {
+	return fmt.Errorf("%s was cut from %d bytes to %d by somebody else", t.path, t.off, size)
 }
 
 // inPlace checks that the path still names this file.

@@ -122,6 +122,58 @@ func TestTruncatedLiveLogStaysRefused(t *testing.T) {
 	}
 }
 
+// A file that was cut is not made as long again with nothing in it, also where a
+// write that failed has left bytes to be cut off.
+func TestTruncatedWhileRefusedStaysRefused(t *testing.T) {
+	var fsys faultFS
+	cfg := config(t).WithOpener(fsys.open)
+	l := mustOpen(t, cfg)
+	for i := range 10 {
+		mustAppend(t, l, admit(i))
+	}
+	fsys.arm("write", ".jsonl", short, 1)
+	path := filepath.Join(cfg.Dir, "000000000000.jsonl")
+	fsys.after = func() { fsys.arm("truncate", ".jsonl", before, 1) }
+	if err := l.Append(t.Context(), admit(10)); err == nil {
+		t.Fatal("Append on a full disk = nil")
+	}
+	if err := os.Truncate(path, 100); err != nil { // by who wants room
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := l.Append(t.Context(), admit(11)); err == nil || !strings.Contains(err.Error(), "was cut") {
+			t.Errorf("Append = %v, want that it was cut", err)
+		}
+	}
+	if st, err := os.Stat(path); err != nil || st.Size() != 100 {
+		t.Errorf("the file has %d bytes, %v, want the 100 that were left", st.Size(), err)
+	}
+	if err := l.Close(); err == nil {
+		t.Error("Close = nil, and records are missing")
+	}
+}
+
+// The directory of a log whose beginning was removed in order is made again with the
+// note that says so.
+func TestDirectoryRemovedAfterRetention(t *testing.T) {
+	cfg, clock := daily(t)
+	l := days(t, cfg, clock, 3)
+	clock.move(30 * time.Minute)
+	if got, err := l.Retain(10 * time.Minute); err != nil || len(segments(t, cfg.Dir)) != 1 {
+		t.Fatalf("Retain = %+v, %v, and there is %v", got, err, segments(t, cfg.Dir))
+	}
+	if err := os.RemoveAll(cfg.Dir); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = l.Checkpoint(t.Context())
+	mustAppend(t, l, admit(1))
+	mustClose(t, l)
+	if r := mustVerify(t, cfg, l.Verifier()); !r.Whole() || r.Retained == nil {
+		t.Errorf("Verify: %v", r)
+	}
+	mustClose(t, mustOpen(t, cfg))
+}
+
 func TestOldSegmentGone(t *testing.T) {
 	cfg := config(t)
 	cfg.SegmentSize = 2000

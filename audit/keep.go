@@ -388,6 +388,9 @@ func (l *Log) noteRetained(out Removed, t tree) error {
 		return err
 	}
 	l.retained = r
+	l.turn.Lock()
+	l.note = msg
+	l.turn.Unlock()
 	return durable.SyncDir(l.cfg.Dir)
 }
 

@@ -359,13 +359,13 @@ func TestRetentionIsInterrupted(t *testing.T) {
 // TestKeepingFails: what cannot be packed or noted stays as it was, and a
 // record says so.
 func TestKeepingFails(t *testing.T) {
-	for _, f := range []struct{ op, file string }{{"write", ".zst.new"}, {"sync", ".zst.new"}, {"open", ".zst.new"}, {"write", "retained"}, {"sync", "retained"}, {"open", "retained"}} {
+	for _, f := range []struct{ op, file string }{{"write", ".zst.new"}, {"sync", ".zst.new"}, {"open", ".zst.new"}, {"write", "retained.new"}, {"sync", "retained.new"}, {"open", "retained.new"}} {
 		for _, w := range []when{before, after, short} {
 			var fsys faultFS
 			cfg, clock := daily(t)
 			cfg = cfg.WithOpener(fsys.open)
 			fsys.arm(f.op, f.file, w, -1)
-			cfg.Pack, cfg.Keep = f.file != "retained", 2*24*time.Hour
+			cfg.Pack, cfg.Keep = f.file != "retained.new", 2*24*time.Hour
 			if cfg.Pack {
 				cfg.Keep = 0
 			}

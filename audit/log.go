@@ -123,6 +123,7 @@ type Log struct {
 	began   time.Time // of the first record in seg; zero if it has none
 	started []uint64  // first sequence number of each segment
 	tree    tree
+	note    []byte // the signed note of what was removed; nil for none
 	buf     []byte
 	ends    []int // where the lines in buf end
 	sha     hash.Hash
@@ -130,8 +131,8 @@ type Log struct {
 	ids     *idSource
 
 	unsigned struct {
-		since time.Time // the first record that no checkpoint covers; zero for none
-		after time.Time // the first that the checkpoint being made will not cover; zero for none
+		since span // the records that no checkpoint covers
+		after span // those that the checkpoint being made will not cover
 	}
 	checked time.Time // when the segment was last looked after
 	crowded int       // for so many more batches others are expected: one was of many, or left some waiting; the leader's own

@@ -69,7 +69,7 @@ func (l *Log) markLocked() ([]byte, error) {
 	m := l.marks
 	l.turn.Lock()
 	head, seg, upto := l.tree.head(), l.seg, l.seg.off
-	l.unsigned.after = time.Time{}
+	l.unsigned.after = span{}
 	if len(m.unstored) == 0 { // as ever: what was stored makes room for what comes
 		m.unstored, l.tree.stored = l.tree.stored, m.unstored
 	} else {
@@ -267,7 +267,16 @@ func (l *Log) mendDir() error {
 	if err := l.lock(); err != nil {
 		return err
 	}
-	return errors.Join(old.Close(), l.publish())
+	return errors.Join(old.Close(), l.publish(), l.putNote())
+}
+
+// putNote puts the note of what was removed back into a directory that is new:
+// without it the log would not be known to begin where it does.
+func (l *Log) putNote() error {
+	if len(l.note) == 0 {
+		return nil
+	}
+	return l.replaceFile(l.path(fileRetained), l.note, modeFile)
 }
 
 func (l *Log) path(name string) string { return filepath.Join(l.cfg.Dir, name) }

@@ -136,7 +136,7 @@ func (l *Log) segments() ([]uint64, error) {
 		switch {
 		case ok:
 			starts = append(starts, uint64(first))
-		case strings.HasSuffix(n.Name(), segment.PackedSuffix+suffixNew) || n.Name() == fileRetained+suffixNew:
+		case strings.HasSuffix(n.Name(), segment.PackedSuffix+suffixNew), n.Name() == fileRetained+suffixNew, n.Name() == filePublic+suffixNew:
 			// Half done when an earlier process ended.
 			if err := os.Remove(l.path(n.Name())); err != nil {
 				return nil, fmt.Errorf("clearing the audit log's directory: %w", err)
@@ -152,7 +152,7 @@ func (l *Log) segments() ([]uint64, error) {
 // loadRetained reads the note of what was removed, and ends a removal that was
 // interrupted.
 func (l *Log) loadRetained(starts []uint64) ([]uint64, error) {
-	msg, err := os.ReadFile(l.path(fileRetained))
+	msg, err := l.readSmall(l.path(fileRetained))
 	if errors.Is(err, fs.ErrNotExist) {
 		return starts, nil
 	}
@@ -162,6 +162,7 @@ func (l *Log) loadRetained(starts []uint64) ([]uint64, error) {
 	if l.retained, err = checkpoint.OpenRetention(msg, l.keys.verifier); err != nil {
 		return nil, l.refuse(hintVerify, "its note of what was removed is not good: %v", err)
 	}
+	l.note = msg
 	n, _ := slices.BinarySearch(starts, uint64(l.retained.First))
 	if n == len(starts) {
 		return nil, l.refuse(hintVerify, "it was kept from record %d on, and has no segment with it", l.retained.First)
@@ -171,7 +172,7 @@ func (l *Log) loadRetained(starts []uint64) ([]uint64, error) {
 
 // loadKeys reads the keys, and makes them for a log that is new.
 func (l *Log) loadKeys(written bool) error {
-	public, err := os.ReadFile(l.path(filePublic))
+	public, err := l.readSmall(l.path(filePublic))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading the audit log's public key: %w", err)
 	}
@@ -198,17 +199,33 @@ func (l *Log) loadKeys(written bool) error {
 	return nil
 }
 
-// publish writes the public key into the log's directory.
+// publish writes the public key into the log's directory, also in the place of
+// one that is not whole.
 func (l *Log) publish() error {
-	if _, err := os.Lstat(l.path(filePublic)); !errors.Is(err, fs.ErrNotExist) {
+	want := l.keys.public + "\n"
+	have, err := l.readSmall(l.path(filePublic))
+	if err == nil && string(have) == want || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := l.cfg.open(l.path(filePublic), os.O_RDWR|os.O_CREATE, modeFile)
+	return l.replaceFile(l.path(filePublic), []byte(want), modeFile)
+}
+
+// maxSmall bounds the files that are read as a whole.
+const maxSmall = 64 << 10
+
+// readSmall reads a file as a whole, and nothing but a regular file.
+func (l *Log) readSmall(path string) ([]byte, error) {
+	f, size, err := l.openWhole(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = f.WriteAt([]byte(l.keys.public+"\n"), 0)
-	return errors.Join(err, f.Sync(), f.Close())
+	defer f.Close() //nolint:errcheck // nothing was written
+	if size > maxSmall {
+		return nil, fmt.Errorf("%s has %d bytes", path, size)
+	}
+	data := make([]byte, size)
+	_, err = f.ReadAt(data, 0)
+	return data, err
 }
 
 // lastPart of a history is enough to hold its last whole note.
@@ -260,7 +277,7 @@ func (l *Log) loadLast(m *marks, size int64) error {
 // history: that one is written first, so it cannot be behind.
 func (l *Log) loadAnchor(found *recovered) (checkpoint.Checkpoint, error) {
 	last := l.marks.last
-	msg, err := os.ReadFile(l.cfg.KeyFile + suffixAnchor)
+	msg, err := l.readSmall(l.cfg.KeyFile + suffixAnchor)
 	if errors.Is(err, fs.ErrNotExist) {
 		if l.marks.msg != nil {
 			found.anchor = "missing"

@@ -75,11 +75,8 @@ func (l *Log) base() tree {
 // each hash in its place, and nothing else.
 func (l *Log) emptyTree() error {
 	file := l.marks.tree
-	if err := file.f.Truncate(0); err != nil {
-		return err
-	}
-	file.off, file.dirty = tlog.StoredHashCount(l.retained.First)*tlog.HashSize, true
-	if err := file.clean(); err != nil { // makes it as long
+	file.off, file.dirty = tlog.StoredHashCount(l.retained.First)*tlog.HashSize, false
+	if err := errors.Join(file.f.Truncate(0), file.f.Truncate(file.off)); err != nil {
 		return err
 	}
 	for i, at := range edgeIndexes(l.retained.First) {

@@ -144,7 +144,13 @@ func TestWhatIsRefusedIsNotSigned(t *testing.T) {
 // TestOldRecordsAreSignedFirst: however late the next checkpoint is, and
 // wherever the clock is set, what a crash leaves uncovered is of a moment.
 func TestOldRecordsAreSignedFirst(t *testing.T) {
-	for _, step := range []time.Duration{2 * time.Second, time.Hour, -time.Hour} {
+	for _, steps := range [][]time.Duration{
+		{2 * time.Second},
+		{time.Hour},
+		{-time.Hour},
+		{1400 * time.Millisecond, -2800 * time.Millisecond}, // neither is far from the first
+		{-1400 * time.Millisecond, 2800 * time.Millisecond},
+	} {
 		var mu sync.Mutex
 		now := time.Unix(1_800_000_000, 0)
 		base := tempDir(t)
@@ -157,13 +163,13 @@ func TestOldRecordsAreSignedFirst(t *testing.T) {
 		}
 		for i := range 9 {
 			mu.Lock()
-			now = now.Add(step)
+			now = now.Add(steps[i%len(steps)])
 			mu.Unlock()
 			if err := l.Append(t.Context(), &audit.Record{Kind: audit.Admit, Host: "h.example", Port: 443}); err != nil {
 				t.Fatal(err)
 			}
 			if r, err := verify.Verify(filepath.Join(base, "audit"), l.Verifier(), verify.Options{}); err != nil || i == 0 && r.Covered == r.Records {
-				t.Errorf("step %v, record %d: Verify = %v, %v", step, i, r, err)
+				t.Errorf("steps %v, record %d: Verify = %v, %v", steps, i, r, err)
 			}
 		}
 		if err := l.Close(); err != nil {
