@@ -189,7 +189,10 @@ func (c *checker) finish() error {
 				a.Tree.N, a.Time.Format(time.RFC3339), n),
 		}
 	}
-	if c.kept.Record >= n {
+	if n == 0 && c.last == nil && (c.stored == nil || c.stored.size == 0) {
+		return &Problem{Missing, segment.Name(0), 0, 0, 0, "there is no record, and none was signed: the log was emptied, or its first start failed"}
+	}
+	if c.Retained != nil && c.kept.Record >= n {
 		return &Problem{
 			Cut, segment.Name(c.lastStart()), 0, n, c.kept.Record,
 			fmt.Sprintf("the note of what was removed was signed when there was a record %d", c.kept.Record),

@@ -363,6 +363,12 @@ func TestCutRecordsAreToldByWhatIsLeft(t *testing.T) {
 		"junk": {func(files map[string][]byte) {
 			files["tree"] = append(files["tree"], bytes.Repeat([]byte{1}, 3*tlog.HashSize)...)
 		}, verify.BadTree, -1, "no hashes of records"},
+		"all to nothing": {func(files map[string][]byte) {
+			for _, name := range f.starts[1:] {
+				delete(files, name)
+			}
+			files[f.starts[0]], files["checkpoints"], files["tree"] = nil, nil, nil
+		}, verify.Missing, 0, "there is no record"},
 		"nothing": {func(map[string][]byte) {}, "", 0, ""},
 	}
 	for name, tt := range tests {
