@@ -122,6 +122,19 @@ type Launcher struct {
 // cleanTimeout bounds each undo: a run that was cancelled must not hang.
 const cleanTimeout = 30 * time.Second
 
+// settleTime is how much longer a call to a daemon is waited for once its run is cancelled.
+const settleTime = 5 * time.Second
+
+// settled makes a call that changes something elsewhere. If ctx ends meanwhile its answer
+// is awaited all the same, for settleTime: given up midway, it could be done only after
+// what undoes it.
+func settled(ctx context.Context, call func(context.Context) error) error {
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(settleTime, cancel) })()
+	return call(own)
+}
+
 // New returns a Launcher and makes its directories. It refuses an incomplete Config.
 func New(cfg Config) (*Launcher, error) {
 	if err := cfg.check(); err != nil {

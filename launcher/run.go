@@ -215,7 +215,10 @@ func (r *run) removeImage(ctx context.Context) error {
 
 func (r *run) getGrants(ctx context.Context) (err error) {
 	if len(r.spec.Credentials) > 0 {
-		r.grants, err = r.l.cfg.Broker.Grants(ctx, r.id, r.result.Run, r.spec.Credentials)
+		err = settled(ctx, func(ctx context.Context) (err error) {
+			r.grants, err = r.l.cfg.Broker.Grants(ctx, r.id, r.result.Run, r.spec.Credentials)
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -295,7 +298,9 @@ func (l *Launcher) prunePolicies() error {
 	return errors.Join(errs...)
 }
 
-func (r *run) attach(ctx context.Context) error { return r.l.cfg.Gateway.Attach(ctx, r.id) }
+func (r *run) attach(ctx context.Context) error {
+	return settled(ctx, func(ctx context.Context) error { return r.l.cfg.Gateway.Attach(ctx, r.id) })
+}
 
 func (r *run) detach(ctx context.Context) error { return r.l.cfg.Gateway.Detach(ctx, r.id) }
 
@@ -380,9 +385,11 @@ func (r *run) recordStart(ctx context.Context) error {
 	if err := r.l.writeJournal(r.journal); err != nil {
 		return err
 	}
-	id, err := r.l.record(ctx, audit.RunStart, r.journal, r.manifest())
-	r.result.Records = append(r.result.Records, id)
-	return err
+	return settled(ctx, func(ctx context.Context) error {
+		id, err := r.l.record(ctx, audit.RunStart, r.journal, r.manifest())
+		r.result.Records = append(r.result.Records, id)
+		return err
+	})
 }
 
 // record appends a record about a run. Nothing of it is done if it fails.
