@@ -50,6 +50,7 @@ func (e *encoder) encode(r *Record) {
 	e.text("where", r.Where, maxHost)
 	e.text("scope", r.Scope, maxWord)
 	e.text("credential", r.Credential, maxWord)
+	e.text("event", r.Event, maxWord)
 	e.text("listener", r.Listener, maxWord)
 	e.text("client", r.Client, maxWord)
 	e.text("question", r.Question, maxWord)

@@ -189,7 +189,7 @@ func goldens() []audit.Record {
 		}),
 		in(audit.Admit, audit.Record{
 			Verdict: "inspect", Reason: "allowed", Rule: "charges", Where: "policy.yaml:8", Scope: "policy",
-			Credential: "stripe-test", Listener: "transparent", Client: "10.213.0.2:41000", Question: "fetch", Proto: "h1",
+			Credential: "stripe-test", Event: "use", Listener: "transparent", Client: "10.213.0.2:41000", Question: "fetch", Proto: "h1",
 			Host: "api.stripe.com", Port: 443, Method: "POST", Path: "/v1/charges", Query: "hmac:" + strings.Repeat("0", 32),
 			Values: "hmac:" + strings.Repeat("1", 32) + " hmac:" + strings.Repeat("2", 32),
 		}),
@@ -203,8 +203,7 @@ func goldens() []audit.Record {
 			Method: "POST", Path: "/\x1b[2J<\u202e>\r\n" + strings.Repeat("x", 5000), Error: "no rule",
 		}),
 		in(audit.Credential, audit.Record{
-			Ref: "01JJX0000000000000000000A5", Reason: "placeholder_leak", Credential: "stripe-test", Host: "evil.example", Port: 443,
-			Data: json.RawMessage(`{"event":"leak"}`),
+			Ref: "01JJX0000000000000000000A5", Reason: "placeholder_leak", Credential: "stripe-test", Event: "leak", Host: "evil.example", Port: 443,
 		}),
 		in(audit.Bypass, audit.Record{Data: json.RawMessage(`{"udp":3,"icmp":0,"tcp":0,"other":0,"limited":0}`)}),
 		in(audit.RunEnd, audit.Record{Data: json.RawMessage(`{"exit":0,"cause":"finished"}`)}),

@@ -29,8 +29,8 @@ const (
 	Admit         Kind = "admit"      // written before acting
 	Refuse        Kind = "refuse"     // nothing was done
 	Done          Kind = "done"       // what became of an admit; Ref names it
-	Credential    Kind = "credential" // use, refusal, leak
-	// CredentialChange and CARotate are what a person did: Data names them.
+	Credential    Kind = "credential" // of a request; Event says what happened to it
+	// CredentialChange and CARotate are what a person did: Event says what, Data who.
 	CredentialChange Kind = "credential.change" //nolint:gosec // G101: the name of a kind
 	CARotate         Kind = "ca.rotate"
 	Bypass           Kind = "bypass" // packets that went for another way out
@@ -64,6 +64,9 @@ type Record struct {
 	Where      string `json:"where,omitempty"` // file:line of the rule
 	Scope      string `json:"scope,omitempty"`
 	Credential string `json:"credential,omitempty"` // its name
+	// Event is what happened to the credential, or the certificate authority. In an
+	// Admit it is use: the credential goes out with what is admitted.
+	Event string `json:"event,omitempty"`
 
 	Listener string `json:"listener,omitempty"` // transparent explicit dns
 	Client   string `json:"client,omitempty"`   // source address:port inside the cell

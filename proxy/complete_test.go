@@ -754,6 +754,9 @@ func readBooks(t *testing.T, dir, first string) *books {
 		must(t, err)
 		b.records++
 		b.decided(t, &r)
+		if r.Event != "" {
+			b.events[r.Event]++
+		}
 		switch r.Kind {
 		case audit.PolicyLoad:
 			b.loads = append(b.loads, r.Policy)
@@ -788,9 +791,6 @@ func readBooks(t *testing.T, dir, first string) *books {
 				b.dialled++
 			}
 		case audit.Credential:
-			var data struct{ Event string }
-			must(t, json.Unmarshal(r.Data, &data))
-			b.events[data.Event]++
 			b.refs[r.Ref] = true
 		case audit.Gap:
 			t.Errorf("a gap: %+v", r)

@@ -114,6 +114,9 @@ func read(ctx context.Context, x *index.Index, run string) (map[Place]*Side, map
 		}
 		switch r.Kind {
 		case audit.Admit, audit.Refuse, audit.DNS, audit.Credential, audit.Bypass:
+			if r.Kind == audit.Credential && r.Reason == "allowed" { // that it is used is in the admission, or hangs on when
+				continue
+			}
 			p := Place{r.Kind, r.Host, r.Port, r.Method, r.Path, r.QType, r.Verdict, r.Reason, r.Credential}
 			if sides[p] == nil {
 				sides[p] = &Side{ID: r.ID}

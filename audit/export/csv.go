@@ -30,6 +30,7 @@ var columns = []struct {
 	{"where", func(r *audit.Record) string { return r.Where }},
 	{"scope", func(r *audit.Record) string { return r.Scope }},
 	{"credential", func(r *audit.Record) string { return r.Credential }},
+	{"event", func(r *audit.Record) string { return r.Event }},
 	{"listener", func(r *audit.Record) string { return r.Listener }},
 	{"client", func(r *audit.Record) string { return r.Client }},
 	{"question", func(r *audit.Record) string { return r.Question }},

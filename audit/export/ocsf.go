@@ -91,6 +91,7 @@ func (f ocsf) own(o object, r *audit.Record) {
 	unmapped := object{}
 	unmapped.text("run", r.Run)
 	unmapped.text("credential", r.Credential)
+	unmapped.text("event", r.Event)
 	unmapped.text("query_hash", r.Query)
 	unmapped.text("query_values", r.Values)
 	unmapped.text("where", r.Where)

@@ -183,7 +183,7 @@ func hardRecords() []audit.Record {
 		{Seq: 201, ID: "connect", Kind: audit.Refuse, Cell: "c", Verdict: "deny", Reason: "bad_request", Method: "CONNECT"},
 		{Seq: 202, ID: "patch", Kind: audit.Done, Cell: "c", Verdict: "inspect", Method: "PATCH", Host: "2001:db8::1", Port: 443, Path: "/x", Addr: "[2001:db8::1]:443", Status: 204},
 		{Seq: 203, ID: "nothing", Kind: audit.Refuse, Verdict: "deny"},
-		{Seq: 204, ID: "use", Kind: audit.Credential, Cell: "c", Credential: "k", Host: "a.example", Port: 443, Method: "GET", Path: "/", Data: json.RawMessage(`{"event":"use"}`)},
+		{Seq: 204, ID: "use", Kind: audit.Credential, Cell: "c", Credential: "k", Host: "a.example", Port: 443, Method: "GET", Path: "/", Event: "use"},
 	}
 }
 

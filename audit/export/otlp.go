@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"strconv"
+	"strings"
 
 	"sallyport/audit"
 	"sallyport/audit/query"
@@ -55,51 +56,77 @@ func (o *otlp) record(r *audit.Record) error {
 	return o.flush()
 }
 
+// texts are the attributes that are text. Where OpenTelemetry has no name for one, it
+// is one of our own.
+var texts = []struct {
+	key string
+	of  func(*audit.Record) string
+}{
+	{"sallyport.ref", func(r *audit.Record) string { return r.Ref }},
+	{"container.id", func(r *audit.Record) string { return r.Cell }},
+	{"sallyport.run", func(r *audit.Record) string { return r.Run }},
+	{"sallyport.policy", func(r *audit.Record) string { return r.Policy }},
+	{"sallyport.verdict", func(r *audit.Record) string { return r.Verdict }},
+	{"sallyport.reason", func(r *audit.Record) string { return r.Reason }},
+	{"sallyport.would_deny", func(r *audit.Record) string { return r.WouldDeny }},
+	{"sallyport.rule", func(r *audit.Record) string { return r.Rule }},
+	{"sallyport.where", func(r *audit.Record) string { return r.Where }},
+	{"sallyport.scope", func(r *audit.Record) string { return r.Scope }},
+	{"sallyport.credential", func(r *audit.Record) string { return r.Credential }},
+	{"sallyport.event", func(r *audit.Record) string { return r.Event }},
+	{"sallyport.listener", func(r *audit.Record) string { return r.Listener }},
+	{"client.address", func(r *audit.Record) string { return r.Client }},
+	{"sallyport.question", func(r *audit.Record) string { return r.Question }},
+	{"network.protocol.name", func(r *audit.Record) string { return r.Proto }},
+	{"server.address", func(r *audit.Record) string { return r.Host }},
+	{"http.request.method", func(r *audit.Record) string { return r.Method }},
+	{"url.path", func(r *audit.Record) string { return r.Path }},
+	{"sallyport.query_hash", func(r *audit.Record) string { return r.Query }},
+	{"sallyport.query_values", func(r *audit.Record) string { return r.Values }},
+	{"dns.question.type", func(r *audit.Record) string { return r.QType }},
+	{"dns.question.name", func(r *audit.Record) string {
+		if r.QType == "" {
+			return ""
+		}
+		return r.Host
+	}},
+	{"dns.answers", func(r *audit.Record) string { return r.Answer }},
+	{"network.peer.address", func(r *audit.Record) string { return r.Addr }},
+	{"error.message", func(r *audit.Record) string { return r.Error }},
+	{"sallyport.cut", func(r *audit.Record) string { return strings.Join(r.Cut, " ") }},
+}
+
+// numbers are the attributes that are numbers; 0 is not said, as in the log.
+var numbers = []struct {
+	key string
+	of  func(*audit.Record) int64
+}{
+	{"sallyport.schema", func(r *audit.Record) int64 { return int64(r.Schema) }},
+	{"server.port", func(r *audit.Record) int64 { return int64(r.Port) }},
+	{"http.response.status_code", func(r *audit.Record) int64 { return int64(r.Status) }},
+	{"http.request.body.size", func(r *audit.Record) int64 { return r.Sent }},
+	{"http.response.body.size", func(r *audit.Record) int64 { return r.Received }},
+	{"sallyport.us", func(r *audit.Record) int64 { return r.Micros }},
+}
+
 func attributes(r *audit.Record) []object {
-	var out []object
-	text := func(key, value string) {
-		if value != "" {
-			out = append(out, object{"key": key, "value": object{"stringValue": value}})
+	number := func(key, value string) object {
+		return object{"key": key, "value": object{"intValue": value}}
+	}
+	out := []object{
+		{"key": "log.record.uid", "value": object{"stringValue": r.ID}},
+		number("sallyport.seq", strconv.FormatUint(r.Seq, 10)),
+	}
+	for _, a := range texts {
+		if v := a.of(r); v != "" {
+			out = append(out, object{"key": a.key, "value": object{"stringValue": v}})
 		}
 	}
-	number := func(key string, value int64) {
-		if value != 0 {
-			out = append(out, object{"key": key, "value": object{"intValue": strconv.FormatInt(value, 10)}})
+	for _, a := range numbers {
+		if v := a.of(r); v != 0 {
+			out = append(out, number(a.key, strconv.FormatInt(v, 10)))
 		}
 	}
-	text("log.record.uid", r.ID)
-	out = append(out, object{"key": "sallyport.seq", "value": object{"intValue": strconv.FormatUint(r.Seq, 10)}})
-	text("sallyport.ref", r.Ref)
-	text("container.id", r.Cell)
-	text("sallyport.run", r.Run)
-	text("sallyport.policy", r.Policy)
-	text("sallyport.verdict", r.Verdict)
-	text("sallyport.reason", r.Reason)
-	text("sallyport.rule", r.Rule)
-	text("sallyport.where", r.Where)
-	text("sallyport.scope", r.Scope)
-	text("sallyport.credential", r.Credential)
-	text("sallyport.listener", r.Listener)
-	text("client.address", r.Client)
-	text("sallyport.question", r.Question)
-	text("network.protocol.name", r.Proto)
-	text("server.address", r.Host)
-	number("server.port", int64(r.Port))
-	text("http.request.method", r.Method)
-	text("url.path", r.Path)
-	text("sallyport.query_hash", r.Query)
-	text("sallyport.query_values", r.Values)
-	text("dns.question.type", r.QType)
-	if r.QType != "" {
-		text("dns.question.name", r.Host)
-	}
-	text("dns.answers", r.Answer)
-	text("network.peer.address", r.Addr)
-	number("http.response.status_code", int64(r.Status))
-	number("http.request.body.size", r.Sent)
-	number("http.response.body.size", r.Received)
-	number("sallyport.us", r.Micros)
-	text("error.message", r.Error)
 	return out
 }
 

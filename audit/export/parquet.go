@@ -29,6 +29,7 @@ type row struct {
 	Where      string    `parquet:"where,dict"`
 	Scope      string    `parquet:"scope,dict"`
 	Credential string    `parquet:"credential,dict"`
+	Event      string    `parquet:"event,dict"`
 	Listener   string    `parquet:"listener,dict"`
 	Client     string    `parquet:"client"`
 	Question   string    `parquet:"question,dict"`
@@ -68,7 +69,7 @@ const perGroup = 50_000
 func (p *parquetFile) record(r *audit.Record) error {
 	p.one[0] = row{
 		int64(r.Seq), r.Time.UTC(), r.ID, string(r.Kind), r.Ref, r.Cell, r.Run, r.Policy, r.Verdict, r.Reason, r.WouldDeny, r.Rule, r.Where,
-		r.Scope, r.Credential, r.Listener, r.Client, r.Question, r.Proto, r.Host, int32(r.Port), r.Method, r.Path, r.Query,
+		r.Scope, r.Credential, r.Event, r.Listener, r.Client, r.Question, r.Proto, r.Host, int32(r.Port), r.Method, r.Path, r.Query,
 		r.Values, r.QType, r.Answer, r.Addr, int32(r.Status), r.Sent, r.Received, r.Micros, r.Error, r.Cut, string(r.Data),
 	}
 	if _, err := p.w.Write(p.one[:]); err != nil {

@@ -102,10 +102,13 @@ func labels(r *audit.Record) object {
 		{"run", r.Run},
 		{"scope", r.Scope},
 		{"credential", r.Credential},
+		{"event", r.Event},
 		{"question", r.Question},
 		{"query_hash", r.Query},
 		{"query_values", r.Values},
 		{"verdict", r.Verdict},
+		{"would_deny", r.WouldDeny},
+		{"schema", digits(int64(r.Schema))},
 		{"cut", strings.Join(r.Cut, " ")},
 	} {
 		o.text(l.name, l.value)

@@ -51,7 +51,7 @@ type Config struct {
 const (
 	magic       = "SQLite format 3\x00"
 	application = 0x53504158 // in the file's header: SPAX
-	version     = 5          // of the tables; another one is made anew
+	version     = 6          // of the tables; another one is made anew
 )
 
 // ErrForeign is wrapped by Open's error when the file is no index.
@@ -234,7 +234,7 @@ var schema = strings.NewReplacer(
 	"$shared", those(true, declared), "$own", those(false, declared), "$columns", names(""),
 ).Replace(`
 PRAGMA application_id = 1397768536;
-PRAGMA user_version = 5;
+PRAGMA user_version = 6;
 CREATE TABLE log_dir (dir TEXT NOT NULL);
 CREATE TABLE segments (
 	first INTEGER PRIMARY KEY, -- number of the first record

@@ -35,6 +35,7 @@ var columns = []column{
 	{`"where"`, "TEXT", true},
 	{"scope", "TEXT", true},
 	{"credential", "TEXT", true},
+	{"event", "TEXT", true},
 	{"listener", "TEXT", true},
 	{"client", "TEXT", false},
 	{"question", "TEXT", true},
@@ -91,7 +92,7 @@ func (r *row) into() []any {
 	return []any{
 		&r.Seq, &r.ns, &r.ID, (*string)(&r.Kind), &r.Ref, &r.Cell, &r.Run, &r.Policy,
 		&r.Verdict, &r.Reason, &r.WouldDeny, &r.Rule, &r.Where, &r.Scope,
-		&r.Credential, &r.Listener, &r.Client, &r.Question, &r.Proto,
+		&r.Credential, &r.Event, &r.Listener, &r.Client, &r.Question, &r.Proto,
 		&r.Host, &r.Port, &r.Method, &r.Path, &r.Query, &r.Values,
 		&r.QType, &r.Answer, &r.Addr, &r.Status, &r.Sent,
 		&r.Received, &r.Micros, &r.Error, &r.cut, &r.data,
@@ -100,14 +101,14 @@ func (r *row) into() []any {
 
 // shape is what a record has in common with others: its shared columns.
 type shape struct {
-	kind, cell, run, policy, verdict, reason, wouldDeny, rule, where, scope, credential, listener, question, proto, host string
-	port                                                                                                                 uint16
-	method, qtype                                                                                                        string
+	kind, cell, run, policy, verdict, reason, wouldDeny, rule, where, scope, credential, event, listener, question, proto, host string
+	port                                                                                                                        uint16
+	method, qtype                                                                                                               string
 }
 
 func shapeOf(r *audit.Record) shape {
 	return shape{
-		string(r.Kind), r.Cell, r.Run, r.Policy, r.Verdict, r.Reason, r.WouldDeny, r.Rule, r.Where, r.Scope, r.Credential,
+		string(r.Kind), r.Cell, r.Run, r.Policy, r.Verdict, r.Reason, r.WouldDeny, r.Rule, r.Where, r.Scope, r.Credential, r.Event,
 		r.Listener, r.Question, r.Proto, r.Host, r.Port, r.Method, r.QType,
 	}
 }
@@ -115,7 +116,7 @@ func shapeOf(r *audit.Record) shape {
 // values are those of the shared columns, in their order.
 func (s *shape) values() []any {
 	return []any{
-		s.kind, s.cell, s.run, s.policy, s.verdict, s.reason, s.wouldDeny, s.rule, s.where, s.scope, s.credential,
+		s.kind, s.cell, s.run, s.policy, s.verdict, s.reason, s.wouldDeny, s.rule, s.where, s.scope, s.credential, s.event,
 		s.listener, s.question, s.proto, s.host, int64(s.port), s.method, s.qtype,
 	}
 }
@@ -123,7 +124,7 @@ func (s *shape) values() []any {
 // clone is s without the lines that its texts are parts of.
 func (s shape) clone() shape {
 	for _, t := range []*string{
-		&s.kind, &s.cell, &s.run, &s.policy, &s.verdict, &s.reason, &s.wouldDeny, &s.rule, &s.where, &s.scope, &s.credential,
+		&s.kind, &s.cell, &s.run, &s.policy, &s.verdict, &s.reason, &s.wouldDeny, &s.rule, &s.where, &s.scope, &s.credential, &s.event,
 		&s.listener, &s.question, &s.proto, &s.host, &s.method, &s.qtype,
 	} {
 		*t = strings.Clone(*t)

@@ -169,6 +169,7 @@ var closed = map[string][]string{
 	"reason":   reasons(),
 	"question": {"resolve", "connect", "hello", "fetch", "reach"},
 	"listener": {"transparent", "explicit", "dns"},
+	"event":    {"use", "mint", "unsaved", "refusal", "leak", "added", "rotated", "revoked", "tested", "prepare", "switch"},
 	"kind": {
 		string(audit.LogOpen), string(audit.LogClose), string(audit.LogPack), string(audit.LogRetain), string(audit.PolicyLoad), string(audit.PolicyRefuse), string(audit.AccessAsked), string(audit.AccessDecided), string(audit.CellUp), string(audit.CellDown),
 		string(audit.RunStart), string(audit.RunEnd), string(audit.DNS), string(audit.Admit), string(audit.Refuse), string(audit.Done),
@@ -179,7 +180,7 @@ var closed = map[string][]string{
 // otherwise are the fields that hold what people look for under another name.
 var otherwise = map[string]string{
 	"name": "host", "domain": "host", "sni": "host", "url": "host and path", "uri": "path", "ip": "addr", "address": "addr",
-	"source": "client", "src": "client", "dst": "addr", "code": "status", "type": "qtype", "event": "kind", "action": "verdict",
+	"source": "client", "src": "client", "dst": "addr", "code": "status", "type": "qtype", "action": "verdict",
 	"decision": "verdict", "bytes": "sent and received", "duration": "us", "protocol": "proto", "query": "query_hash",
 	"from": "since", "to": "until", "after": "since", "before": "until", "time": "since and until",
 }

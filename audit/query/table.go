@@ -215,7 +215,7 @@ func What(r *audit.Record) string {
 		}
 		return join(Outcome(r), place(r), r.Error)
 	case audit.Credential:
-		return join(event(r), r.Method, place(r), via(r.Credential), r.Error)
+		return join(colon(r.Event), r.Method, place(r), via(r.Credential), r.Error)
 	case audit.Admit:
 		return join(r.Method, place(r), approved(r), via(r.Credential), r.Error)
 	case audit.Refuse:
@@ -287,6 +287,13 @@ func approved(r *audit.Record) string {
 	return "by approval"
 }
 
+func colon(event string) string {
+	if event == "" {
+		return ""
+	}
+	return event + ":"
+}
+
 func via(credential string) string {
 	if credential == "" {
 		return ""
@@ -315,17 +322,6 @@ func Size(n int64) string {
 		}
 	}
 	return strconv.FormatInt(n, 10) + "B"
-}
-
-// event is what happened to a credential. Data that is not as expected says nothing.
-func event(r *audit.Record) string {
-	var d struct {
-		Event string `json:"event"`
-	}
-	if json.Unmarshal(r.Data, &d) != nil || d.Event == "" {
-		return ""
-	}
-	return d.Event + ":"
 }
 
 // ofRun says how a run began or ended. Data that is not as expected says nothing.

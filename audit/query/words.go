@@ -33,8 +33,7 @@ type words struct {
 	By    string `json:"by"`
 	Note  string `json:"note"`
 	// credential.change, ca.rotate
-	Event string    `json:"event"`
-	At    time.Time `json:"at"`
+	At time.Time `json:"at"`
 	// policy.load, policy.refuse
 	Name string `json:"name"`
 	File string `json:"file"`
@@ -98,9 +97,9 @@ func ofLog(r *audit.Record) string {
 func ofChange(r *audit.Record) string {
 	var d words
 	if len(r.Data) > 0 && json.Unmarshal(r.Data, &d) != nil {
-		return join(r.Credential, r.Error, brief(r.Data))
+		return join(r.Event, r.Credential, r.Error, brief(r.Data))
 	}
-	return join(d.Event, r.Credential, by(d.By), d.earlier(r.Time))
+	return join(r.Event, r.Credential, by(d.By), d.earlier(r.Time))
 }
 
 func (d *words) earlier(recorded time.Time) string {

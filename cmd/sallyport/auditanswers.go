@@ -45,6 +45,7 @@ func printStory(w io.Writer, s *answer.Story) error {
 		{"rule", join(" at ", s.Rule, s.Where)},
 		{"approved", approvedBy(s)},
 		{"credential", s.Credential},
+		{"event", s.Event},
 		{"query", s.Query},
 		{"values", s.Values},
 		{"from", join(" in cell ", s.Client, s.Cell)},

@@ -18,7 +18,7 @@ import (
 // change is what a person did to a credential, or to the certificate authority.
 type change struct {
 	Credential string    `json:"credential,omitempty"`
-	Event      string    `json:"event"`
+	Event      string    `json:"event,omitempty"`
 	By         string    `json:"by"`
 	UID        int       `json:"uid"`
 	At         time.Time `json:"at,omitzero"`
@@ -26,13 +26,14 @@ type change struct {
 
 // recordChange writes the record of a change; rec says of what.
 func (g *gateway) recordChange(ctx context.Context, rec audit.Record, c change) error {
-	c.Credential = "" // it has a field of its own
+	rec.Event = c.Event
+	c.Credential, c.Event = "", "" // they have fields of their own
 	var err error
 	if rec.Data, err = json.Marshal(c); err != nil {
 		return err
 	}
 	if err := g.recent.Append(ctx, &rec); err != nil {
-		return fmt.Errorf("recording that the change %q is made: %w", c.Event, err)
+		return fmt.Errorf("recording that the change %q is made: %w", rec.Event, err)
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func TestLiveTestGoesThroughTheGateway(t *testing.T) {
 	}
 	used := false
 	for _, r := range st.records(audit.Credential) {
-		used = used || r.Ref == out.ID && r.Credential == "api" && strings.Contains(string(r.Data), `"use"`)
+		used = used || r.Ref == out.ID && r.Credential == "api" && r.Event == "use"
 	}
 	if !admitted || !done || !used {
 		t.Errorf("the log has the request %v, its outcome %v, the use of the credential %v", admitted, done, used)
@@ -173,7 +173,7 @@ func TestRecordsOfALiveTestTellWhoAskedAndWhatForIt(t *testing.T) {
 	if a := asked[0]; query.What(&a) != "tested api by alice" || a.Run != admitted[0].Run || a.Cell != admitted[0].Cell || a.Seq > admitted[0].Seq {
 		t.Errorf("who asked: %+v, of %+v", a, admitted[0])
 	}
-	if used := st.records(audit.Credential); len(used) != 0 || admitted[0].Policy != "" {
+	if used := st.records(audit.Credential); len(used) != 0 || admitted[0].Event != "" || admitted[0].Policy != "" {
 		t.Errorf("nothing was sent: %+v, under policy %q", used, admitted[0].Policy)
 	}
 	if said := ask(0, "audit", "why", admitted[0].ID); !strings.Contains(said, "it was a test of the credential") || !strings.Contains(said, "private_ip") {

@@ -78,7 +78,7 @@ files; nothing has to run for it.`,
 		}
 		since, _ := c.Flags().GetString("since")
 		// What begins runs, and tests, says who asked for them.
-		text := "kind=credential,credential.change,run.start"
+		text := "kind=admit,credential,credential.change,run.start"
 		if since != "" {
 			text += " since=" + since
 		}
@@ -97,11 +97,11 @@ func (u *usageOut) count(dir string, f query.Filter) error {
 		if err != nil {
 			return err
 		}
-		if r.Kind != audit.Credential {
+		switch {
+		case r.Kind == audit.RunStart || r.Kind == audit.CredentialChange:
 			askers[r.Run] = askerOf(&r)
 			continue
-		}
-		if r.Credential != u.Credential {
+		case r.Event == "" || r.Credential != u.Credential:
 			continue
 		}
 		by := runs[r.Run+"\x00"+r.Cell]
@@ -109,14 +109,8 @@ func (u *usageOut) count(dir string, f query.Filter) error {
 			by = &usedByIn{Run: r.Run, Cell: r.Cell, First: r.Time, Hosts: []string{}}
 			runs[r.Run+"\x00"+r.Cell] = by
 		}
-		var d struct {
-			Event string `json:"event"`
-		}
-		if err := json.Unmarshal(r.Data, &d); err != nil {
-			return fmt.Errorf("record %s: its data cannot be read: %w", r.ID, err)
-		}
-		by.add(d.Event)
-		u.add(d.Event)
+		by.add(r.Event)
+		u.add(r.Event)
 		by.Last = r.Time
 		if !slices.Contains(by.Hosts, r.Host) && len(by.Hosts) < maxUsageHosts {
 			by.Hosts = append(by.Hosts, r.Host)

@@ -105,11 +105,9 @@ func (s *story) fetched(after time.Duration, method, query string, sent int64) {
 		r.Query = s.log.Hash(query)
 		r.Values, _ = gate.HashValues(query, s.log.Hash)
 	}
+	r.Event = "use"
 	admit := s.tell(after, audit.Admit, r)
-	r.Values = ""
-	use := r
-	use.Verdict, use.Ref, use.Data = "", admit.ID, json.RawMessage(`{"event":"use"}`)
-	s.tell(after+time.Millisecond, audit.Credential, use)
+	r.Values, r.Event = "", ""
 	r.Ref, r.Addr, r.Status, r.Sent, r.Received, r.Micros = admit.ID, "203.0.113.5:443", 200, sent, 3400, 183_000
 	s.tell(after+183*time.Millisecond, audit.Done, r)
 }
@@ -125,7 +123,7 @@ func (s *story) refused(after time.Duration, reason, credential string) {
 	}
 	no := s.tell(after, audit.Refuse, r)
 	if credential != "" {
-		r.Verdict, r.Ref, r.Status, r.Data = "", no.ID, 0, json.RawMessage(`{"event":"leak"}`)
+		r.Verdict, r.Ref, r.Status, r.Event = "", no.ID, 0, "leak"
 		s.tell(after+time.Millisecond, audit.Credential, r)
 	}
 }

@@ -80,7 +80,7 @@ func TestLeakInAQuery(t *testing.T) {
 	wantRecords(t, alone, "dns placeholder_leak deny ", "credential placeholder_leak  ")
 	wantRecords(t, among, "dns allowed inspect api", "dns placeholder_leak deny ", "dns host_not_allowed deny ", "credential placeholder_leak  ")
 	for _, h := range []*house{alone, among} {
-		if got, want := events(h), []string{`{"event":"leak"} secret placeholder_leak cell run ` + hashed(label+".a") + `.evil.test `}; !slices.Equal(got, want) {
+		if got, want := events(h), []string{`leak secret placeholder_leak cell run ` + hashed(label+".a") + `.evil.test `}; !slices.Equal(got, want) {
 			t.Errorf("credential records %q, want %q", got, want)
 		}
 		var id string

@@ -2,17 +2,17 @@ package gate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"sallyport/audit"
 	"sallyport/rules"
 )
 
-// What happens to credentials is told in records of their own, so that nobody
-// has to know which reasons are about one.
+// What happens to credentials is told by an event of its own, so that nobody has to
+// know which reasons are about one: in the admission, if it is known by then that the
+// credential goes out, and else in a record that refers to it.
 
-// The events of a credential record, in its data.
+// The events of a credential record.
 const (
 	eventUse     = "use"     // it goes out with the request
 	eventRefusal = "refusal" // it was asked for, and not given
@@ -20,15 +20,6 @@ const (
 	eventMint    = "mint"    // a token was made with it
 	eventUnsaved = "unsaved" // what a server gave in its place could not be kept on disk
 )
-
-// dataOf is what the data of a record says about each event. Nobody changes it.
-var dataOf = func() map[string]json.RawMessage {
-	m := map[string]json.RawMessage{}
-	for _, e := range []string{eventUse, eventRefusal, eventLeak, eventMint, eventUnsaved} {
-		m[e] = json.RawMessage(`{"event":"` + e + `"}`)
-	}
-	return m
-}()
 
 // eventOf returns what a refusal says about a credential, "" for nothing.
 func eventOf(r rules.Reason) string {
@@ -61,14 +52,14 @@ func (g *Gate) tellCredential(ctx context.Context, of *audit.Record, id string) 
 // credential: whose it is and where it was to go. What became of the request is told
 // in its own records.
 func aboutCredential(rec *audit.Record, id, event string) {
-	rec.Kind, rec.ID, rec.Ref, rec.Data = audit.Credential, "", id, dataOf[event]
+	rec.Kind, rec.ID, rec.Ref, rec.Event, rec.Data = audit.Credential, "", id, event, nil
 	rec.Verdict, rec.WouldDeny, rec.Addr, rec.Answer, rec.Status = "", "", "", "", 0
 	rec.Sent, rec.Received, rec.Micros = 0, 0, 0
 	rec.Values, rec.Cut = "", nil
 }
 
 // Used records that the credential of p goes out with its request, before it
-// does, unless it stands in the log with the admission already ([Gate.AdmitUsing]).
+// does, unless the record of the admission says so already ([Gate.AdmitUsing]).
 // An error is a [*DeniedError]: not recorded, do not send it.
 func (g *Gate) Used(ctx context.Context, p Pass) error {
 	if p.Dialable() && p.p.gate == g && p.p.used.CompareAndSwap(true, false) {

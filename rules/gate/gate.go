@@ -248,8 +248,8 @@ func (g *Gate) Admit(ctx context.Context, req rules.Request) (Pass, error) {
 
 // AdmitUsing is [Gate.Admit] for a request of which ready can tell whether the
 // credential that it was admitted with is at hand, so that nothing lies between
-// its admission and the credential's use. Then both are recorded in one write
-// (ADR-0049), and the first [Gate.Used] of the Pass has nothing left to record. Ready
+// its admission and the credential's use. Then the record of the admission tells of
+// both (ADR-0059), and the first [Gate.Used] of the Pass has nothing left to record. Ready
 // is given a Pass that nothing can be done with yet; nil: never.
 func (g *Gate) AdmitUsing(ctx context.Context, req rules.Request, ready func(Pass) bool) (Pass, error) {
 	p := g.decide(ctx, req)
@@ -612,24 +612,20 @@ func (p *pass) record(rec *audit.Record, kind audit.Kind) {
 	}
 }
 
-// writeAdmit appends the record of p's admission, and with it, if ready says so and
-// the recorder can, that of its credential's use.
+// writeAdmit appends the record of p's admission, which tells that its credential is
+// used if ready says so.
 func (g *Gate) writeAdmit(ctx context.Context, p *pass, ready func(Pass) bool) error {
 	rec := g.lend()
 	defer g.giveBack(rec)
 	p.record(rec, audit.Admit)
-	all, ok := g.cfg.Recorder.(AllRecorder)
-	if !ok || ready == nil || p.decision.Credential == "" || !ready(Pass{p}) {
-		return g.cfg.Recorder.Append(ctx, rec)
+	use := ready != nil && p.decision.Credential != "" && ready(Pass{p})
+	if use {
+		rec.Event = eventUse
 	}
-	use := g.lend()
-	defer g.giveBack(use)
-	p.record(use, audit.Credential)
-	aboutCredential(use, p.id, eventUse)
-	if err := all.AppendAll(ctx, []*audit.Record{rec, use}); err != nil {
+	if err := g.cfg.Recorder.Append(ctx, rec); err != nil {
 		return err
 	}
-	p.used.Store(true)
+	p.used.Store(use)
 	return nil
 }
 
