@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
+	"sallyport/audit/checkpoint"
 	"sallyport/audit/segment"
 )
 
@@ -39,7 +42,7 @@ func (c *checker) open() error {
 	if err == nil {
 		c.stored = newStored(f, size, c.kept.First)
 	}
-	public, err := os.ReadFile(filepath.Join(c.dir, "log.pub"))
+	public, err := readSmall(filepath.Join(c.dir, "log.pub"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading the log: %w", err)
 	}
@@ -48,7 +51,11 @@ func (c *checker) open() error {
 	} else if !bytes.Equal(public, []byte(c.keyText+"\n")) {
 		return &Problem{WrongKey, "log.pub", 0, -1, -1, "this is not the key that the log is checked with"}
 	}
-	return c.list()
+	err = c.list()
+	if c.listed != nil {
+		c.listed()
+	}
+	return err
 }
 
 // gone tells of a log of which an anchor knows and that has no checkpoints, or
@@ -67,7 +74,7 @@ func (c *checker) list() error {
 	if err != nil {
 		return fmt.Errorf("reading the log: %w", err)
 	}
-	c.packed, c.plain = map[int64]bool{}, map[int64]bool{}
+	c.packed, c.plain, c.moved = map[int64]bool{}, map[int64]bool{}, map[int64]bool{}
 	for _, d := range names {
 		name := d.Name()
 		first, packed, ok := segment.Parse(name)
@@ -120,7 +127,25 @@ func (c *checker) nameOf(first int64) string {
 	return segment.PackedName(first)
 }
 
-// openRegular refuses what could be a link to somewhere else.
+// maxSmall bounds the files that are read as a whole.
+const maxSmall = 2 * checkpoint.MaxSize
+
+// readSmall reads a regular file, of one that is longer no more than shows that.
+func readSmall(path string) ([]byte, error) {
+	f, size, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, min(size, maxSmall+1)))
+	if err != nil {
+		return nil, fmt.Errorf("reading the log: %w", err)
+	}
+	return data, nil
+}
+
+// openRegular refuses what could be a link to somewhere else, or would wait for
+// a writer.
 func openRegular(path string) (*os.File, int64, error) {
 	st, err := os.Lstat(path)
 	if err != nil {
@@ -129,7 +154,7 @@ func openRegular(path string) (*os.File, int64, error) {
 	if !st.Mode().IsRegular() {
 		return nil, 0, &Problem{Malformed, path, 0, -1, -1, "it is not a regular file"}
 	}
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0) // it may have been replaced
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading the log: %w", err)
 	}

@@ -19,6 +19,7 @@ func (c *checker) openNote() error {
 	if err != nil || msg == nil {
 		return err
 	}
+	c.note = msg
 	if c.kept, err = checkpoint.OpenRetention(msg, c.key); err != nil {
 		return &Problem{BadNote, "retained", 0, -1, -1, err.Error()}
 	}
@@ -29,22 +30,14 @@ func (c *checker) openNote() error {
 
 // readNote returns nil if there is none.
 func readNote(dir string) ([]byte, error) {
-	f, size, err := openRegular(filepath.Join(dir, "retained"))
+	msg, err := readSmall(filepath.Join(dir, "retained"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
+	if err == nil && len(msg) > maxSmall {
+		err = &Problem{BadNote, "retained", 0, -1, -1, fmt.Sprintf("it has more than %d bytes", maxSmall)}
 	}
-	defer f.Close()
-	if size > 2*checkpoint.MaxSize {
-		return nil, &Problem{BadNote, "retained", 0, -1, -1, fmt.Sprintf("it has %d bytes", size)}
-	}
-	msg := make([]byte, size)
-	if _, err := f.ReadAt(msg, 0); err != nil {
-		return nil, fmt.Errorf("reading the note of what was removed: %w", err)
-	}
-	return msg, nil
+	return msg, err
 }
 
 // removed passes over the checkpoints that were signed over records that are
@@ -133,6 +126,7 @@ func (c *checker) packs() error {
 		}
 		name := filepath.Base(c.packedPath(first))
 		switch told := c.told[first]; {
+		case told == "" && c.moved[first]: // it is told beyond what is read of the log
 		case told == "":
 			return &Problem{BadPack, name, 0, -1, -1, "no record tells that it was packed"}
 		case told != sum:

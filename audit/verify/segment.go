@@ -59,7 +59,7 @@ func (c *checker) lines(first int64) (*lines, error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
-		c.plain[first], c.packed[first] = false, true
+		c.plain[first], c.packed[first], c.moved[first] = false, true, true
 	}
 	f, _, err := openRegular(c.packedPath(first))
 	if err != nil {

@@ -8,6 +8,7 @@ package verify
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"os"
 	"slices"
@@ -25,6 +26,8 @@ type Options struct {
 	// Anchors are signed checkpoints that were kept where whoever can write the
 	// log could not: only they show that an old copy was put in its place.
 	Anchors [][]byte
+
+	listed func() // called when the segments were listed, for tests
 }
 
 // Verify reads the whole log in dir and checks it against the public key that
@@ -52,14 +55,14 @@ func Verify(dir, key string, opts Options) (Report, error) {
 	for try := 1; ; try++ {
 		c := &checker{
 			dir: dir, key: verifier, keyText: strings.TrimSpace(key), in: bufio.NewReaderSize(nil, 2*maxLine),
-			anchors: slices.Clone(anchors), sums: map[int64]string{}, told: map[int64]string{},
+			anchors: slices.Clone(anchors), sums: map[int64]string{}, told: map[int64]string{}, listed: opts.listed,
 		}
 		if len(anchors) > 0 {
 			c.newest = &anchors[len(anchors)-1]
 		}
 		c.Report.Anchors = len(c.anchors)
 		err = c.run()
-		again := c.uncovered && c.signedSince() && try < maxTries
+		again := try < maxTries && (c.uncovered && c.signedSince() || err != nil && c.removedSince())
 		c.close()
 		if !again {
 			return c.Report, err
@@ -68,7 +71,7 @@ func Verify(dir, key string, opts Options) (Report, error) {
 }
 
 // maxTries bounds how often a live log is read because what it is said not to
-// cover was signed meanwhile.
+// cover was signed meanwhile, or what is missing was removed in order.
 const maxTries = 5
 
 // checker is one pass over a log. What is read first was written last, so that
@@ -97,12 +100,15 @@ type checker struct {
 	edge       edge
 	in         *bufio.Reader // of segments
 	signed     edge          // at the last good checkpoint
+	note       []byte        // of what was removed; nil for none
 	kept       checkpoint.Retention
 	starts     []int64
 	packed     map[int64]bool   // segments of which there is a packed file
 	plain      map[int64]bool   // segments of which there is a plain file
+	moved      map[int64]bool   // segments that were plain when they were listed, and packed when they were read
 	sums       map[int64]string // SHA-256 of packed files, as they are
 	told       map[int64]string // as records say
+	listed     func()
 
 	file string // being read
 	line int64
@@ -124,6 +130,13 @@ func (c *checker) close() {
 func (c *checker) signedSince() bool {
 	st, err := c.history.f.Stat() // it was read, since records were
 	return err == nil && st.Size() > c.history.size
+}
+
+// removedSince reports whether segments were removed, or were to be, since the
+// note was read.
+func (c *checker) removedSince() bool {
+	now, err := readNote(c.dir)
+	return err == nil && !bytes.Equal(now, c.note)
 }
 
 func (c *checker) run() error {

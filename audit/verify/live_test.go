@@ -1,0 +1,93 @@
+package verify_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sallyport/audit"
+	"sallyport/audit/verify"
+)
+
+// goOn has the writer go on with the log of a fixture, and end.
+func (f *fixture) goOn(t *testing.T, pack bool, use func(*audit.Log)) {
+	t.Helper()
+	l, err := audit.Open(audit.Config{
+		Dir: f.dir, KeyFile: filepath.Join(filepath.Dir(f.dir), "key"), Interval: time.Hour, Pack: pack,
+		Now: func() time.Time { return time.Unix(1_800_100_000, 0) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	use(l)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestVerifyWhileTheLogIsKept: what is packed or removed in order while a log is
+// checked is no fault of it.
+func TestVerifyWhileTheLogIsKept(t *testing.T) {
+	pack := func(t *testing.T, f *fixture) {
+		f.goOn(t, true, func(*audit.Log) { f.awaitPacked(t, 4) })
+	}
+	retain := func(t *testing.T, f *fixture) {
+		f.goOn(t, false, func(l *audit.Log) {
+			if err := l.Append(t.Context(), &audit.Record{Kind: audit.Admit}); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := l.Retain(time.Minute); err != nil || len(got.Segments) < 2 {
+				t.Fatalf("Retain = %+v, %v", got, err)
+			}
+		})
+	}
+	for name, do := range map[string]func(*testing.T, *fixture){"packed": pack, "removed": retain} {
+		t.Run(name, func(t *testing.T) {
+			f, done := newFixture(t, 40), false
+			r, err := verify.Verify(f.dir, f.key, verify.Options{Anchors: [][]byte{f.anchor}}.WithListed(func() {
+				if !done {
+					done = true
+					do(t, f)
+				}
+			}))
+			if err != nil || !done {
+				t.Errorf("Verify = %v, %v", r, err)
+			}
+			if r, err = verify.Verify(f.dir, f.key, verify.Options{}); err != nil || !r.Whole() {
+				t.Errorf("Verify afterwards = %v, %v", r, err)
+			}
+		})
+	}
+}
+
+// TestOddFiles: no file in the place of one of a log has its reader wait, or keep
+// what is not worth it.
+func TestOddFiles(t *testing.T) {
+	for _, name := range []string{"log.pub", "retained", "checkpoints", "tree", "000000000000.jsonl"} {
+		for kind, put := range map[string]func(path string) error{
+			"pipe":   func(path string) error { return syscall.Mkfifo(path, 0o640) },
+			"folder": func(path string) error { return os.Mkdir(path, 0o750) },
+			"huge":   func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o640), os.Truncate(path, 1<<40)) },
+		} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				f := newFixture(t, 6)
+				path := filepath.Join(f.dir, name)
+				if err := os.Remove(path); err != nil && name != "retained" {
+					t.Fatal(err)
+				}
+				if err := put(path); err != nil {
+					t.Fatal(err)
+				}
+				_, err := verify.Verify(f.dir, f.key, verify.Options{})
+				var p *verify.Problem
+				if !errors.As(err, &p) || !strings.HasSuffix(p.File, name) {
+					t.Errorf("Verify = %v, want a problem of %s", err, name)
+				}
+			})
+		}
+	}
+}
