@@ -91,3 +91,16 @@ func TestOddFiles(t *testing.T) {
 		}
 	}
 }
+
+// The name of a file beside a log's reads like a name.
+func TestUnknownFileIsNamedLG08(t *testing.T) {
+	f := newFixture(t, 6)
+	name := "x; 9 covered by the checkpoint of 2030\u202e\u009b2J"
+	if err := os.WriteFile(filepath.Join(f.dir, name), nil, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	r, err := verify.Verify(f.dir, f.key, verify.Options{})
+	if want := `no files of a log: "x; 9 covered by the checkpoint of 2030\u202e\u009b2J"`; err != nil || !strings.HasSuffix(r.String(), want) {
+		t.Errorf("Verify = %v, %v; want it to end in %s", r, err, want)
+	}
+}

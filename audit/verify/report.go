@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -140,9 +141,20 @@ func (r Report) String() string {
 		s += "; still there, and not looked at: " + strings.Join(r.Leftover, " ")
 	}
 	if len(r.Unknown) > 0 {
-		s += "; no files of a log: " + strings.Join(r.Unknown, " ")
+		s += "; no files of a log: " + names(r.Unknown)
 	}
 	return s
+}
+
+// names lists files, those that could be read as more than a name in quotes.
+func names(files []string) string {
+	out := make([]string, len(files))
+	for i, name := range files {
+		if out[i] = name; strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || r == ';' || r == '"' }) {
+			out[i] = strconv.QuoteToASCII(name)
+		}
+	}
+	return strings.Join(out, " ")
 }
 
 func uncoveredWords(n int64, since time.Time) string {

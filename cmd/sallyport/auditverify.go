@@ -253,7 +253,7 @@ func reportVerify(c *cobra.Command, r verify.Report, err error, asJSON bool) err
 			Problem *verify.Problem `json:"problem,omitempty"`
 			Report  verify.Report   `json:"report"`
 		}{bad == nil, bad, r}
-		err = printJSON(c.OutOrStdout(), out)
+		err = printSafe(c.OutOrStdout(), out) // it has names of files
 		if err == nil && bad != nil {
 			err = &exitError{code: exitFailed}
 		}
