@@ -75,6 +75,7 @@ func TestTextIsMadePrintableLG01LG02LG03(t *testing.T) {
 		{"a\u0085b\u009bc\u2028d\ufeffe\u200bf\u00a0g", `a\u0085b\u009bc\u2028d\ufeffe\u200bf\u00a0g`},
 		{"\x80\xff\xed\xa0\x80\xc0\xaf", `\x80\xff\xed\xa0\x80\xc0\xaf`},
 		{"\U000e0041\U0010ffff", `\U000e0041\U0010ffff`},
+		{"a\u3164b\ufe0fc\U000e0100d\u034fe\u2800f\u115f", `a\u3164b\ufe0fc\U000e0100d\u034fe\u2800f\u115f`},
 		{"naïve 日本 \ufffd", "naïve 日本 \ufffd"},
 		{"\x7f\x00", `\x7f\x00`},
 	}

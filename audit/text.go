@@ -1,8 +1,9 @@
 package audit
 
 import (
-	"strconv"
 	"unicode/utf8"
+
+	"sallyport/rules/visible"
 )
 
 // safe tells which bytes stand for themselves in a JSON string of the log.
@@ -45,7 +46,7 @@ const hexDigits = "0123456789abcdef"
 // appendText appends the inside of a JSON string whose value is s made
 // printable and no longer than limit bytes. What a terminal, a spreadsheet or a
 // reader could take for something else (control and format characters,
-// bidirectional marks, odd spaces, bytes that are no UTF-8) becomes a visible
+// bidirectional marks, odd spaces, what does not show, bytes that are no UTF-8) becomes a visible
 // \x1b, \u202e; a backslash becomes two, so that the escapes cannot be forged.
 // It returns how many bytes of s are in it.
 func appendText(dst []byte, s string, limit int) (_ []byte, used int) {
@@ -89,7 +90,7 @@ func appendUnsafe(dst []byte, s string, room int) (_ []byte, size, cost int) {
 		value = append(value, '\\')
 	case r == utf8.RuneError && n == 1, r < utf8.RuneSelf:
 		value = append(value, 'x', hexDigits[c>>4], hexDigits[c&15])
-	case strconv.IsPrint(r):
+	case visible.Rune(r):
 		if n > room {
 			return dst, 0, 0
 		}

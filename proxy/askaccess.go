@@ -6,8 +6,9 @@ import (
 	"net/http"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
+
+	"sallyport/rules/visible"
 )
 
 const (
@@ -77,7 +78,7 @@ func (h *Help) asked(w http.ResponseWriter, r *http.Request) {
 // plain keeps what a terminal might act on, or hide, away from who reads it.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
+		if !visible.Rune(r) {
 			return ' '
 		}
 		return r

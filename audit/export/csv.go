@@ -105,10 +105,25 @@ func (c *csvFile) close() error {
 }
 
 // cell puts an apostrophe before what a spreadsheet would take for a formula:
-// a sandbox writes what stands in most cells.
+// a sandbox writes what stands in most cells. Where a comma is for decimals, a cell
+// begins behind a semicolon as well, and quotes are no help if it is not the first.
 func cell(s string) string {
-	if s != "" && strings.IndexByte("=+-@\t\r", s[0]) >= 0 {
-		return "'" + s
+	var out strings.Builder
+	begins := true
+	for i, r := range s {
+		if begins && strings.ContainsRune("=+-@\t\r＝＋－＠", r) {
+			if out.Len() == 0 {
+				out.WriteString(s[:i])
+			}
+			out.WriteByte('\'')
+		}
+		if out.Len() > 0 {
+			out.WriteRune(r)
+		}
+		begins = r == ';' || r == '\n' || begins && (r == ' ' || r == '"')
 	}
-	return s
+	if out.Len() == 0 {
+		return s
+	}
+	return out.String()
 }

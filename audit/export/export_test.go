@@ -299,6 +299,28 @@ func TestCSVReadsBack(t *testing.T) {
 	}
 }
 
+// No cell is a formula, wherever a spreadsheet takes it to begin, LG-01.
+func TestCSVHoldsNoFormula(t *testing.T) {
+	for in, want := range map[string]string{
+		"=1+1":              "'=1+1",
+		"@SUM(A1)":          "'@SUM(A1)",
+		"＝1+1":              "'＝1+1",
+		"/a;=cmd|' /C calc": "/a;'=cmd|' /C calc",
+		"/a; \"-2+3;+4":     "/a; \"'-2+3;'+4",
+		"/a=b;c=d?e-f":      "/a=b;c=d?e-f",
+		"é;x":               "é;x",
+	} {
+		rows, err := csv.NewReader(bytes.NewReader(write(t, "csv", []audit.Record{{Kind: audit.Refuse, Error: in}}))).ReadAll()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.Index(rows[0], "error")
+		if got := rows[1][at]; got != want {
+			t.Errorf("%q is %q, want %q", in, got, want)
+		}
+	}
+}
+
 func TestParquetReadsBack(t *testing.T) {
 	recs := records(t)
 	data := write(t, "parquet", recs)

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"sallyport/audit"
+	"sallyport/rules/visible"
 )
 
 // Printable returns s with everything that a terminal could obey or hide
@@ -29,9 +30,9 @@ func Printable(s string) string {
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		switch {
-		case r == utf8.RuneError && n == 1, r < utf8.RuneSelf && !strconv.IsPrint(r):
+		case r == utf8.RuneError && n == 1, r < utf8.RuneSelf && !visible.Rune(r):
 			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case strconv.IsPrint(r):
+		case visible.Rune(r):
 			b.WriteString(s[i : i+n])
 		case r <= 0xffff:
 			fmt.Fprintf(&b, `\u%04x`, r)

@@ -229,7 +229,7 @@ func TestAskOverHTTP(t *testing.T) {
 		body   string
 		status int
 	}{
-		{`{"request":"R","reason":"be\u001bcause"}`, http.StatusAccepted},
+		{`{"request":"R","reason":"be\u001bcause\u3164"}`, http.StatusAccepted},
 		{`{"request":"no","reason":"x"}`, http.StatusForbidden},
 		{`{"request":"R"}`, http.StatusBadRequest},
 		{`{"request":"R","reason":"x","more":1}`, http.StatusBadRequest},
@@ -247,7 +247,7 @@ func TestAskOverHTTP(t *testing.T) {
 			t.Errorf("%s", w.Body)
 		}
 	}
-	if len(got) != 2 || got[0] != "R be cause" {
+	if len(got) != 2 || got[0] != "R be cause " {
 		t.Errorf("%q", got)
 	}
 }

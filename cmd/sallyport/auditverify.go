@@ -253,7 +253,7 @@ func reportVerify(c *cobra.Command, r verify.Report, err error, asJSON bool) err
 			Problem *verify.Problem `json:"problem,omitempty"`
 			Report  verify.Report   `json:"report"`
 		}{bad == nil, bad, r}
-		err = printSafe(c.OutOrStdout(), out) // it has names of files
+		err = printJSON(c.OutOrStdout(), out)
 		if err == nil && bad != nil {
 			err = &exitError{code: exitFailed}
 		}

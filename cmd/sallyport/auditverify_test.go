@@ -17,10 +17,10 @@ func TestVerifyShowsNamesAsText(t *testing.T) {
 		var c cobra.Command
 		var out bytes.Buffer
 		c.SetOut(&out)
-		if err := reportVerify(&c, verify.Report{Unknown: []string{"a\u009b2J\u202eb"}}, nil, asJSON); err != nil {
+		if err := reportVerify(&c, verify.Report{Unknown: []string{"a\u009b2J\u202eb\U000e0041"}}, nil, asJSON); err != nil {
 			t.Fatal(err)
 		}
-		if got := out.String(); !strings.Contains(got, `a\u009b2J\u202eb`) {
+		if got := out.String(); !strings.Contains(got, map[bool]string{true: `a\u009b2J\u202eb\udb40\udc41"`, false: `"a\u009b2J\u202eb\U000e0041"`}[asJSON]) {
 			t.Errorf("JSON %v: printed %q", asJSON, got)
 		}
 	}

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"sallyport/rules/visible"
 )
 
 // addOutput gives a command -o; outputJSON reads it.
@@ -28,12 +32,36 @@ func outputJSON(c *cobra.Command) (bool, error) {
 	}
 }
 
-// printJSON writes v for a program, indented for the person who looks too.
+// printJSON writes v for a program, indented for the person who looks too: what a
+// terminal could obey, or hide, is escaped.
 func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(escapeHidden(text.Bytes()))
+	return err
+}
+
+// escapeHidden returns JSON with what does not show as \u escapes. Such characters can
+// only stand inside strings.
+func escapeHidden(in []byte) []byte {
+	out := make([]byte, 0, len(in))
+	for _, r := range string(in) {
+		switch {
+		case r < 0x7f || visible.Rune(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			hi, lo := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, hi, lo)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
 }
 
 // printTable writes rows in aligned columns; the first row is the heading.
