@@ -3,6 +3,7 @@ package query
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"sallyport/audit"
-	"sallyport/rules"
 	"sallyport/rules/near"
 )
 
@@ -24,9 +24,9 @@ import (
 // A term is a field, an operator and a value. = and != compare the whole value,
 // ~ and !~ look for a part of it in any case; < <= > >= compare numbers. A comma
 // separates alternatives (kind=admit,refuse); a value with spaces or commas is
-// put in double quotes. since and until take a duration back from now (90s, 2h,
-// 7d), a date or an RFC 3339 time. A word without an operator is looked for in
-// host, path, rule, reason and error.
+// put in double quotes. since and until take what [ParseTime] does. A word
+// without an operator is looked for in host, path, rule, reason and error.
+// A host, a method, a type and an id are found however they are spelled.
 type Filter struct {
 	Since, Until time.Time // zero means open
 	terms        []term
@@ -44,7 +44,14 @@ type term struct {
 type ParseError struct {
 	Pos  int // in the text, from 0
 	Text string
+	Try  string // a term that can be written instead, "" if none is known
 }
+
+// termError is what is wrong with a term, and one that can be written instead.
+type termError struct{ text, try string }
+
+// Error implements error.
+func (e *termError) Error() string { return e.text }
 
 // Error implements error.
 func (e *ParseError) Error() string { return fmt.Sprintf("filter, column %d: %s", e.Pos+1, e.Text) }
@@ -65,7 +72,11 @@ func Parse(text string, now time.Time) (Filter, error) {
 			err = f.add(t, now)
 		}
 		if err != nil {
-			errs = append(errs, &ParseError{pos, err.Error()})
+			bad := &ParseError{Pos: pos, Text: err.Error()}
+			if e, ok := errors.AsType[*termError](err); ok {
+				bad.Try = e.try
+			}
+			errs = append(errs, bad)
 		}
 		pos = next
 	}
@@ -106,10 +117,39 @@ func parseTerm(text string, pos int) (t term, next int, err error) {
 		t.field = field
 	}
 	t.values, next, err = parseValues(text, i)
-	if t.op == "word" && err == nil && len(t.values) == 1 && t.values[0] == "" {
+	switch {
+	case err != nil:
+	case t.op != "word":
+		next = t.withTimeOfDay(text, next)
+	case len(t.values) == 1 && t.values[0] == "":
 		err = errors.New("an empty word")
+	default:
+		err = checkWord(text[pos:next])
 	}
 	return t, next, err
+}
+
+// likeField is a word that was meant as a field with its operator.
+var likeField = regexp.MustCompile(`^([A-Za-z0-9_.-]*)(!=|!~|[<>]=?|[=~!])`)
+
+// checkWord refuses a word that would find nothing because it was meant as more.
+func checkWord(word string) error {
+	m := likeField.FindStringSubmatch(word)
+	switch {
+	case m == nil:
+		return nil
+	case m[1] == "":
+		rest := strings.TrimLeft(word, opChars)
+		if rest == "" {
+			return &termError{fmt.Sprintf("%q stands between a field and a value", word), "host~stripe"}
+		}
+		return &termError{fmt.Sprintf("no field stands before %q; in double quotes it is a word to look for", word), "host!~" + rest}
+	}
+	field := strings.ToLower(m[1]) //nolint:forbidigo // no host
+	if textFields[field] != nil || numberFields[field] != nil || field == "since" || field == "until" {
+		return &termError{fmt.Sprintf("there is no field %q; did you mean %q?", m[1], field), field + word[len(m[1]):]}
+	}
+	return &termError{fmt.Sprintf("there is no field %q%s; in double quotes it is a word to look for", m[1], meantField(field)), ""}
 }
 
 // parseValues reads alternatives up to a space.
@@ -152,29 +192,14 @@ func (f *Filter) add(t term, now time.Time) error {
 	case textFields[t.field] == nil:
 		return fmt.Errorf("there is no field %q%s", t.field, meantField(t.field))
 	case t.op != "=" && t.op != "!=" && t.op != "~" && t.op != "!~":
-		return fmt.Errorf("%s is text: it can be asked with = != ~ !~, not %q", t.field, t.op)
+		return &termError{fmt.Sprintf("%s is text: it can be asked with = != ~ !~, not %q", t.field, t.op), t.field + "~" + quotedValue(t.values[0])}
 	}
-	if err := checkClosed(t); err != nil {
+	if err := errors.Join(checkClosed(t), t.spelled()); err != nil {
 		return err
 	}
 	f.terms = append(f.terms, t)
 	f.needle(t)
 	return nil
-}
-
-// closed are fields whose values are known. A value that cannot be there would
-// find nothing, and nothing found is an answer that people believe.
-var closed = map[string][]string{
-	"verdict":  {"deny", "tunnel", "inspect"},
-	"reason":   reasons(),
-	"question": {"resolve", "connect", "hello", "fetch", "reach"},
-	"listener": {"transparent", "explicit", "dns"},
-	"event":    {"use", "mint", "unsaved", "refusal", "leak", "added", "rotated", "revoked", "tested", "prepare", "switch"},
-	"kind": {
-		string(audit.LogOpen), string(audit.LogClose), string(audit.LogPack), string(audit.LogRetain), string(audit.PolicyLoad), string(audit.PolicyRefuse), string(audit.AccessAsked), string(audit.AccessDecided), string(audit.CellUp), string(audit.CellDown),
-		string(audit.RunStart), string(audit.RunEnd), string(audit.DNS), string(audit.Admit), string(audit.Refuse), string(audit.Done),
-		string(audit.Credential), string(audit.CredentialChange), string(audit.CARotate), string(audit.Bypass), string(audit.Gap), string(audit.Anchor), string(audit.Ship),
-	},
 }
 
 // otherwise are the fields that hold what people look for under another name.
@@ -185,34 +210,17 @@ var otherwise = map[string]string{
 	"from": "since", "to": "until", "after": "since", "before": "until", "time": "since and until",
 }
 
+// unasked are the fields of a record that no filter can ask for.
+var unasked = []string{"v", "cut", "data"}
+
 func meantField(field string) string {
+	if slices.Contains(unasked, field) {
+		return fmt.Sprintf(" that a filter can ask for, but --jq 'select(.%s ...)' and --sql can", field)
+	}
 	if o := otherwise[field]; o != "" {
 		return "; what it would hold is in " + o
 	}
 	return near.Hint(field, Fields())
-}
-
-func reasons() (names []string) {
-	for _, r := range rules.Reasons() {
-		names = append(names, string(r))
-	}
-	return names
-}
-
-func checkClosed(t term) error {
-	known := closed[t.field]
-	if known == nil || t.op != "=" && t.op != "!=" {
-		return nil
-	}
-	for _, v := range t.values {
-		if v != "" && !slices.Contains(known, v) { // "" is for records without it
-			if m := near.Hint(v, known); m != "" {
-				return fmt.Errorf("%s is never %q%s", t.field, v, m)
-			}
-			return fmt.Errorf("%s is never %q; it is one of %s", t.field, v, strings.Join(known, " "))
-		}
-	}
-	return nil
 }
 
 func (f *Filter) addNumber(t term) error {
@@ -220,55 +228,21 @@ func (f *Filter) addNumber(t term) error {
 	case "=", "!=":
 	case "<", "<=", ">", ">=":
 		if len(t.values) != 1 {
-			return fmt.Errorf("%s%s takes one number", t.field, t.op)
+			return &termError{fmt.Sprintf("%s%s takes one number", t.field, t.op), t.field + ">=400"}
 		}
 	default:
-		return fmt.Errorf("%s is a number: it can be asked with = != < <= > >=, not %q", t.field, t.op)
+		return &termError{fmt.Sprintf("%s is a number: it can be asked with = != < <= > >=, not %q", t.field, t.op), t.field + ">=400"}
 	}
 	for i, v := range t.values {
 		n, err := strconv.ParseInt(v, 10, 64)
 		if err != nil {
-			return fmt.Errorf("%s is a number, and %q is not", t.field, v)
+			return &termError{fmt.Sprintf("%s is a number, and %q is not", t.field, v), t.field + ">=400"}
 		}
 		t.nums = append(t.nums, n)
 		t.values[i] = strconv.FormatInt(n, 10)
 	}
 	f.terms = append(f.terms, t)
 	return nil
-}
-
-func (f *Filter) addTime(t term, now time.Time) error {
-	if t.op != "=" || len(t.values) != 1 {
-		return fmt.Errorf("%s takes = and one time", t.field)
-	}
-	at, err := parseTime(t.values[0], now)
-	if err != nil {
-		return err
-	}
-	switch {
-	case t.field == "until" && (f.Until.IsZero() || at.Before(f.Until)):
-		f.Until = at
-	case t.field == "since" && at.After(f.Since):
-		f.Since = at
-	}
-	return nil
-}
-
-func parseTime(s string, now time.Time) (time.Time, error) {
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
-			return now.UTC().AddDate(0, 0, -int(n)), nil
-		}
-	}
-	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
-		return now.UTC().Add(-d), nil
-	}
-	for _, form := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateOnly} {
-		if at, err := time.Parse(form, s); err == nil {
-			return at.UTC(), nil
-		}
-	}
-	return time.Time{}, fmt.Errorf("%q is no time: write 2h, 7d, 2027-01-31 or 2027-01-31T12:00:00Z", s)
 }
 
 // needle notes the bytes that a line must hold, as it is spelled in the log, so
@@ -414,3 +388,5 @@ func appendValue(b []byte, v string, word, first bool) []byte {
 	}
 	return strconv.AppendQuote(b, v)
 }
+
+func quotedValue(v string) string { return string(appendValue(nil, v, false, true)) }

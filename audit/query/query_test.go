@@ -150,12 +150,108 @@ func TestParseRefuses(t *testing.T) {
 		{`host="x`, "not closed"},
 		{"host==x", `host is text: it can be asked with = != ~ !~, not "=="`},
 		{"a=1 b=2", "column 5: there is no field"},
+		// What would be a word that finds nothing, and was meant as more.
+		{"=", `"=" stands between a field and a value`},
+		{"!evil", `no field stands before "!evil"`},
+		{"Host=x", `there is no field "Host"; did you mean "host"?`},
+		{"http.status=3", `there is no field "http.status"`},
+		{"data=x", "--jq 'select(.data ...)'"},
+		{"host=https://api.stripe.com/v1", "more than a host"},
+		{"host=api.stripe.com:443", "more than a host"},
 	}
 	for _, tt := range tests {
 		_, err := query.Parse(tt.text, start)
 		var p *query.ParseError
 		if !errors.As(err, &p) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("Parse(%q) = %v, want %q", tt.text, err, tt.want)
+		}
+	}
+}
+
+// Each says what can be written instead, which can be read.
+func TestParseErrorsTellWhatToWrite(t *testing.T) {
+	for text, want := range map[string]string{
+		"status>=abc":                    "status>=400",
+		"status~2":                       "status>=400",
+		"since=23:08":                    "since=2h",
+		"until>2h":                       "until=2h",
+		"kind=reffuse":                   "kind=refuse",
+		"verdict!=allow":                 "verdict!=deny",
+		"host>x":                         "host~x",
+		`host>"a b"`:                     `host~"a b"`,
+		"!evil":                          "host!~evil",
+		"HOST~evil":                      "host~evil",
+		"host=api.stripe.com:443":        "host=api.stripe.com port=443",
+		"host!=https://API.stripe.com/x": "host!=API.stripe.com",
+		"colour=red":                     "",
+	} {
+		_, err := query.Parse(text, start)
+		var p *query.ParseError
+		if !errors.As(err, &p) || p.Try != want {
+			t.Errorf("Parse(%q) = %v, which says to write %q, want %q", text, err, p.Try, want)
+			continue
+		}
+		if _, err := query.Parse(p.Try, start); err != nil {
+			t.Errorf("Parse(%q), which is to be written instead of %q: %v", p.Try, text, err)
+		}
+	}
+}
+
+// What is spelled otherwise than in the log is found: nothing found would be believed.
+func TestFilterFindsOtherSpellings(t *testing.T) {
+	const id = "01KG929JMR0XK3YN70K10FKSND"
+	rec := audit.Record{Kind: audit.DNS, ID: id, Ref: id, Run: id, Host: "xn--bcher-kva.example", Method: "GET", QType: "TXT"}
+	for _, text := range []string{
+		"host=xn--bcher-kva.example", "host=XN--bcher-KVA.Example", "host=xn--bcher-kva.example.", "host=bücher.example", "host=x,BÜCHER.example",
+		"method=get", "method=GET", "method=post,get", "qtype=txt",
+		"id=01kg929jmr0xk3yn70k10fksnd", "ref=01kg929jmr0xk3yn70k10fksnd", "run=01KG929jmr0xk3yn70k10fksnd",
+		"host~BCHER", "host!=x.example", "method!=post",
+	} {
+		f := parse(t, text)
+		if !f.Match(&rec) {
+			t.Errorf("%q, which is %q, does not find it", text, f)
+		}
+	}
+	for _, text := range []string{"host!=Bücher.example", "method!=get", "run!=01kg929jmr0xk3yn70k10fksnd", "host=example", "id=01KG929JMR", "method=gets"} {
+		if f := parse(t, text); f.Match(&rec) {
+			t.Errorf("%q, which is %q, finds it", text, f)
+		}
+	}
+	if f := parse(t, "method=get host=::FFFF:192.0.2.1"); !f.Match(&audit.Record{Method: "get", Host: "192.0.2.1"}) {
+		t.Errorf("%q does not find what stands as it was sent", f)
+	}
+}
+
+// A time that this program prints, and what people write, is read; without a zone it is UTC.
+func TestParseTime(t *testing.T) {
+	want := time.Date(2026, 11, 30, 23, 8, 10, 0, time.UTC)
+	for _, text := range []string{
+		"2026-11-30T23:08:10Z", "2026-11-30 23:08:10Z", "2026-11-30 23:08:10.000Z", "2026-11-30 23:08:10", "2026-11-30T23:08:10", "2026-11-30t23:08:10z",
+		"2026-12-01T01:08:10+02:00", "2026-12-01 01:08:10+0200", "2026-11-30 18:08:10-05:00", "2026-11-30T23:08:10.000000000Z",
+	} {
+		got, err := query.ParseTime(text, start)
+		if err != nil || !got.Equal(want) || got.Location() != time.UTC {
+			t.Errorf("ParseTime(%q) = %v, %v, want %v", text, got, err, want)
+		}
+		f := parse(t, "since="+text+" kind=admit") // as a shell leaves it without the quotes
+		if !f.Since.Equal(want) {
+			t.Errorf("since=%s is since %v, want %v", text, f.Since, want)
+		}
+		if f := parse(t, fmt.Sprintf("until=%q", text)); !f.Until.Equal(want) {
+			t.Errorf("until=%q is until %v, want %v", text, f.Until, want)
+		}
+	}
+	for text, want := range map[string]time.Time{
+		"2026-11-30 23:08": want.Add(-10 * time.Second), "2026-11-30T23:08Z": want.Add(-10 * time.Second), "2026-11-30": want.Truncate(24 * time.Hour),
+		"now": start, "90s": start.Add(-90 * time.Second), "7d": start.AddDate(0, 0, -7), "2h30m": start.Add(-150 * time.Minute),
+	} {
+		if got, err := query.ParseTime(text, start); err != nil || !got.Equal(want) {
+			t.Errorf("ParseTime(%q) = %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "yesterday", "-2h", "2026-02-30", "2026", "23:08", "2026-11-30 25:00", "2026-11-30  23:08", "99999999d"} {
+		if got, err := query.ParseTime(text, start); !errors.Is(err, query.ErrTime) {
+			t.Errorf("ParseTime(%q) = %v, %v, want ErrTime", text, got, err)
 		}
 	}
 }
@@ -356,7 +452,7 @@ func TestFollow(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"host~stripe verdict=deny since=2h", `a "b c",d`, `host="\x1b",x`, "=", "~x", `"="`, "since=7d until=2027-01-31", "status>=200"} {
+	for _, s := range []string{"host~stripe verdict=deny since=2h", `a "b c",d`, `host="\x1b",x`, "=", "~x", `"="`, "since=7d until=2027-01-31", "status>=200", "since=2027-01-31 12:00 x", "host=API.Example,x method=get", "Host=x"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -84,7 +84,7 @@ const filterHelp = `A filter is a row of terms that must all hold: field, operat
   = !=        the whole value; alternatives after commas: kind=admit,refuse
   ~ !~        a part of it, in any case: host~stripe
   < <= > >=   numbers: status>=400
-  since= until=   2h, 7d, a date, or an RFC 3339 time
+  since= until=   2h, 7d, a date, or a date and a time of day, in UTC where no zone stands
 A word alone is looked for in host, path, rule, reason and error.`
 
 // filterOf reads a filter from arguments and the flags that people reach for first.
@@ -97,19 +97,31 @@ func filterOf(c *cobra.Command, args []string) (query.Filter, error) {
 		}
 		term := fmt.Sprintf("%s=%q", name, v)
 		if _, err := query.Parse(term, time.Now()); err != nil { // it has no column that was typed
-			text := err.Error()
+			text, next := err.Error(), c.CommandPath()+" --help"
 			if bad, ok := errors.AsType[*query.ParseError](err); ok {
 				text = bad.Text
+				if field, value, ok := strings.Cut(bad.Try, "="); ok && field == name {
+					next = c.CommandPath() + " --" + name + " " + value
+				}
 			}
-			return query.Filter{}, usage(hint(fmt.Errorf("--%s %s: %s", name, v, text), "%s --help", c.CommandPath()))
+			return query.Filter{}, usage(hint(fmt.Errorf("--%s %s: %s", name, v, text), "%s", next))
 		}
 		terms = append(terms, term)
 	}
 	f, err := query.Parse(strings.Join(terms, " "), time.Now())
 	if err != nil {
-		return f, usage(hint(err, "the fields are: %s", strings.Join(query.Fields(), " ")))
+		return f, usage(hint(err, "%s", tryInstead(c, err)))
 	}
 	return f, nil
+}
+
+// tryInstead is what to type instead of a filter that is none: the first term that is
+// wrong, put right, or else the fields that there are.
+func tryInstead(c *cobra.Command, err error) string {
+	if bad, ok := errors.AsType[*query.ParseError](err); ok && bad.Try != "" {
+		return fmt.Sprintf("%s '%s'", c.CommandPath(), bad.Try)
+	}
+	return "the fields are: " + strings.Join(query.Fields(), " ")
 }
 
 func addFilter(c *cobra.Command) {

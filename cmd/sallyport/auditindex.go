@@ -169,7 +169,7 @@ func answerCommand[T any](c *cobra.Command, ask func(*cobra.Command, []string, *
 
 // addSpan gives a command --since and --until.
 func addSpan(c *cobra.Command, since string) {
-	text := "from then on: 2h, 7d, a date, or an RFC 3339 time"
+	text := "from then on: 2h, 7d, a date, or a date and a time of day"
 	if since == "" {
 		text += "; default: the beginning"
 	}
@@ -186,20 +186,24 @@ func spanOf(c *cobra.Command) (answer.Span, error) {
 		if v == "" {
 			continue
 		}
-		f, err := query.Parse(fmt.Sprintf("%s=%q", name, v), now)
+		at, err := query.ParseTime(v, now)
 		if err != nil {
-			return s, usage(hint(err, "%s --%s 2h", c.CommandPath(), name))
+			return s, usage(hint(fmt.Errorf("--%s: %w", name, err), "%s --%s 2h", c.CommandPath(), name))
 		}
 		if name == "since" {
-			s.From = f.Since
+			s.From = at
 		} else {
-			s.Until = f.Until
+			s.Until = at
 		}
 	}
-	if !s.From.Before(s.Until) {
-		return s, usage(fmt.Errorf("--since %s is not before --until %s", s.From.Format(time.RFC3339), s.Until.Format(time.RFC3339)))
+	if s.From.Before(s.Until) {
+		return s, nil
 	}
-	return s, nil
+	if v, _ := c.Flags().GetString("until"); v == "" {
+		return s, usage(hint(fmt.Errorf("--since %s is not in the past", s.From.Format(time.RFC3339)), "%s --since 2h", c.CommandPath()))
+	}
+	return s, usage(hint(fmt.Errorf("--since %s is not before --until %s", s.From.Format(time.RFC3339), s.Until.Format(time.RFC3339)),
+		"%s --since %s --until %s", c.CommandPath(), s.Until.Add(-24*time.Hour).Format(time.RFC3339), s.Until.Format(time.RFC3339)))
 }
 
 // addSpans gives a command --since, --until, and --baseline.
@@ -222,11 +226,9 @@ func spansOf(c *cobra.Command) (s, base answer.Span, err error) {
 	if v == "" {
 		return s, base, nil
 	}
-	f, err := query.Parse(fmt.Sprintf("since=%q", v), s.From)
-	if err != nil {
-		return s, base, usage(hint(err, "%s --baseline 30d", c.CommandPath()))
+	if base.From, err = query.ParseTime(v, s.From); err != nil {
+		return s, base, usage(hint(fmt.Errorf("--baseline: %w", err), "%s --baseline 30d", c.CommandPath()))
 	}
-	base.From = f.Since
 	return s, base, nil
 }
 

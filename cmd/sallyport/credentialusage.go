@@ -69,7 +69,7 @@ files; nothing has to run for it.`,
 		Example: `  sallyport credential usage stripe-test
   sallyport credential usage stripe-test --since 7d -o json`,
 	}
-	c.Flags().String("since", "", "from then on: 2h, 7d, a date, or an RFC 3339 time")
+	c.Flags().String("since", "", "from then on: 2h, 7d, a date, or a date and a time of day")
 	c.Flags().String("dir", "", "directory of the log; default: the instance's")
 	return credentialCommand(c, 1, func(c *cobra.Command, args []string) (usageOut, error) {
 		dir, _, err := auditDirOf(c)
@@ -78,13 +78,12 @@ files; nothing has to run for it.`,
 		}
 		since, _ := c.Flags().GetString("since")
 		// What begins runs, and tests, says who asked for them.
-		text := "kind=admit,credential,credential.change,run.start"
-		if since != "" {
-			text += " since=" + since
+		f, err := query.Parse("kind=admit,credential,credential.change,run.start", time.Now())
+		if since != "" && err == nil {
+			f.Since, err = query.ParseTime(since, time.Now())
 		}
-		f, err := query.Parse(text, time.Now())
 		if err != nil {
-			return usageOut{}, usage(hint(err, "sallyport credential usage %s --since 7d", args[0]))
+			return usageOut{}, usage(hint(fmt.Errorf("--since: %w", err), "sallyport credential usage %s --since 7d", args[0]))
 		}
 		out := usageOut{Credential: args[0], Since: since}
 		return out, out.count(dir, f)
