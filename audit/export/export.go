@@ -22,7 +22,7 @@ import (
 // Config is what every format is told.
 type Config struct {
 	Version string // of the program, where a format names its producer
-	Host    string // the machine, where a format asks for one; default "sallyport"
+	Host    string // the machine that the log is of, where a format asks for one; "" leaves it out
 	// LeftOut counts, if it is not nil, the records by kind that the format has no
 	// place for, and that are not in the export.
 	LeftOut map[audit.Kind]int64
@@ -60,9 +60,6 @@ func Write(w io.Writer, format string, recs iter.Seq2[audit.Record, error], cfg 
 	open, ok := formats[format]
 	if !ok {
 		return 0, fmt.Errorf("%w: %q", ErrFormat, format)
-	}
-	if cfg.Host == "" {
-		cfg.Host = "sallyport"
 	}
 	out := bufio.NewWriterSize(w, 64<<10)
 	f := open(out, cfg)

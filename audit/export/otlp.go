@@ -165,7 +165,9 @@ func (o *otlp) flush() error {
 	resource := []object{
 		{"key": "service.name", "value": object{"stringValue": "sallyport"}},
 		{"key": "service.version", "value": object{"stringValue": o.cfg.Version}},
-		{"key": "host.name", "value": object{"stringValue": o.cfg.Host}},
+	}
+	if o.cfg.Host != "" {
+		resource = append(resource, object{"key": "host.name", "value": object{"stringValue": o.cfg.Host}})
 	}
 	msg := object{"resourceLogs": []object{{
 		"resource":  object{"attributes": resource},

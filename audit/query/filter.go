@@ -98,6 +98,16 @@ func Where(field, value string) Filter {
 	return f
 }
 
+// Only returns the one value that a field has to have, "" if f leaves more.
+func (f Filter) Only(field string) string {
+	for _, t := range f.terms {
+		if t.field == field && t.op == "=" && (len(t.values) == 1 || len(t.values) == 2 && spellings[field] != nil && spellings[field](t.values[0]) == t.values[1]) {
+			return t.values[len(t.values)-1]
+		}
+	}
+	return ""
+}
+
 const opChars = "=!~<>"
 
 // parseTerm cuts a term off text at pos.

@@ -45,14 +45,31 @@ func (e *LineError) Unwrap() error { return e.Err }
 // An error that is not a [*LineError] is the last of the sequence. Of a log
 // that is being written it returns what is there when a segment is reached; a
 // line that is not finished is left out.
-func Records(dir string, f Filter) iter.Seq2[audit.Record, error] {
+func Records(dir string, f Filter) iter.Seq2[audit.Record, error] { return recordsUntil(nil, dir, f) }
+
+// RecordsUntil is [Records] until ctx is done, whose error is then the last of the
+// sequence: a filter that finds nothing reads a whole log before it yields.
+func RecordsUntil(ctx context.Context, dir string, f Filter) iter.Seq2[audit.Record, error] {
+	return func(yield func(audit.Record, error) bool) {
+		for r, err := range recordsUntil(ctx.Done(), dir, f) {
+			if !yield(r, err) {
+				return
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			yield(audit.Record{}, fmt.Errorf("reading the log: %w", err))
+		}
+	}
+}
+
+func recordsUntil(done <-chan struct{}, dir string, f Filter) iter.Seq2[audit.Record, error] {
 	return func(yield func(audit.Record, error) bool) {
 		segs, err := segments(dir, f.Since)
 		if err != nil {
 			yield(audit.Record{}, err)
 			return
 		}
-		s := scanner{filter: f, yield: yield}
+		s := scanner{filter: f, yield: yield, done: done}
 		for _, seg := range segs {
 			file, err := seg.Open()
 			if errors.Is(err, ErrDamaged) && yield(audit.Record{}, &LineError{seg.Path, 1, err}) {
@@ -209,6 +226,7 @@ func countLines(r io.Reader) (n int64, err error) {
 type scanner struct {
 	filter Filter
 	yield  func(audit.Record, error) bool
+	done   <-chan struct{} // ends it; nil never does
 
 	path string
 	line int64
@@ -248,9 +266,21 @@ func (s *scanner) lines() bool {
 			continue
 		}
 		s.line++
-		if !s.record(line[:len(line)-1]) {
+		if s.line%stride == 0 && s.isDone() || !s.record(line[:len(line)-1]) {
 			return false
 		}
+	}
+}
+
+// stride is after how many lines it is asked whether more are wanted.
+const stride = 512
+
+func (s *scanner) isDone() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
 	}
 }
 

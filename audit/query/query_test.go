@@ -411,6 +411,44 @@ func TestDenialsAreBounded(t *testing.T) {
 	}
 }
 
+// ^C ends the reading of a log in which nothing matches.
+func TestRecordsUntil(t *testing.T) {
+	dir := t.TempDir()
+	lines := strings.Repeat(`{"v":1,"seq":1,"kind":"refuse","host":"a.example"}`+"\n", 5000)
+	if err := os.WriteFile(filepath.Join(dir, "000000000000.jsonl"), []byte(lines), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	n := 0
+	for r, err := range query.RecordsUntil(ctx, dir, query.Filter{}) {
+		if err != nil {
+			if n++; !errors.Is(err, context.Canceled) || r.Seq != 0 {
+				t.Errorf("RecordsUntil = %v, %v, want the context's error", r, err)
+			}
+			break
+		}
+		if n++; n == 100 {
+			cancel()
+		}
+	}
+	if n < 101 || n > 1000 {
+		t.Errorf("RecordsUntil gave %d, though the context was done at 100", n)
+	}
+	n = 0
+	for _, err := range query.RecordsUntil(ctx, dir, parse(t, "host~nobody")) {
+		if n++; !errors.Is(err, context.Canceled) {
+			t.Errorf("RecordsUntil = %v, want the context's error", err)
+		}
+	}
+	if n != 1 {
+		t.Errorf("RecordsUntil told %d times that it was ended", n)
+	}
+	for _, err := range query.RecordsUntil(t.Context(), dir, parse(t, "host~nobody")) {
+		t.Errorf("RecordsUntil = %v, want nothing", err)
+	}
+}
+
 func TestFollow(t *testing.T) {
 	l, dir := open(t)
 	add(t, l, sample()[:2]...)

@@ -44,6 +44,24 @@ func Printable(s string) string {
 	return b.String()
 }
 
+// PrintableText is Printable for text of many lines: tabs and ends of lines stay.
+func PrintableText(s string) string {
+	var b strings.Builder
+	for len(s) > 0 {
+		i := strings.IndexAny(s, "\t\n")
+		if i < 0 {
+			i = len(s)
+		}
+		b.WriteString(Printable(s[:i]))
+		if i < len(s) {
+			b.WriteByte(s[i])
+			i++
+		}
+		s = s[i:]
+	}
+	return b.String()
+}
+
 // JSON writes records as the lines of a log, one object each, with nothing in
 // them that a terminal could obey. Lines that are no records are left out, and
 // told in the error at the end.

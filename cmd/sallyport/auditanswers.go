@@ -423,6 +423,9 @@ no other process sees it.`,
 					return err
 				}
 			}
+			if value == "" {
+				return usage(hint(errors.New("no value: nothing is hashed"), "printf %%s VALUE | sallyport audit hash -"))
+			}
 			sum := h.Hash(value)
 			fmt.Fprintf(c.ErrOrStderr(), "sallyport: looking for %s\n", sum)
 			sums := []string{sum}
@@ -433,7 +436,7 @@ no other process sees it.`,
 				sums = append(sums, gate.HashPath(value, h.Hash))
 			}
 			_, err = indexed(c, dir, func(x *index.Index) error {
-				return printRecords(c, dir, answer.Holding(c.Context(), x, sums...))
+				return printRecords(c, dir, query.Filter{}, answer.Holding(c.Context(), x, sums...))
 			})
 			return err
 		},

@@ -152,19 +152,19 @@ With --sql it answers a question in SQLite's language instead, out of the index:
 column for every field of a record, log adds the time as text (at), hours holds counts by hour;
 --sql .schema lists the columns.
 With --jq each record that matches goes through a program in the language of jq, as it stands in
-the log; text that it makes is printed as it is, or with -o json as JSON.`,
+the log; text that it makes is printed as text, tabs and lines too, or with -o json as JSON.`,
 		Example: `  sallyport audit query 'host~stripe verdict=deny since=2h'
   sallyport audit query --run 01J... --jq 'select(.status >= 500) | .host + .path'
   sallyport audit query --sql "SELECT at, host, path FROM log WHERE status >= 500 LIMIT 20"`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if jq, _ := c.Flags().GetString("jq"); question != "" && jq != "" {
-				return usage(hint(errors.New("--jq and --sql do not go together"), "--sql ... -o json | jq ..."))
-			}
-			if question != "" && len(args) > 0 {
-				return usage(hint(errors.New("a filter and --sql do not go together"), "put it into the question: WHERE host LIKE '%%stripe%%'"))
-			}
 			if c.Flags().Changed("sql") {
+				if err := besideSQL(c, args, limit); err != nil {
+					return err
+				}
 				return printSQL(c, question, limit)
+			}
+			if err := onlyWith(c, []string{"sql"}, "timeout"); err != nil {
+				return err
 			}
 			dir, _, err := auditDirOf(c)
 			if err != nil {
@@ -174,7 +174,7 @@ the log; text that it makes is printed as it is, or with -o json as JSON.`,
 			if err != nil {
 				return err
 			}
-			return printRecords(c, dir, query.Records(dir, f))
+			return printRecords(c, dir, f, query.RecordsUntil(c.Context(), dir, f))
 		},
 	}
 	c.Flags().StringVar(&question, "sql", "", "a question to the index, which can change nothing")
@@ -182,6 +182,18 @@ the log; text that it makes is printed as it is, or with -o json as JSON.`,
 	addJQ(c, "print what a program in jq's language makes of each record")
 	addFilter(c)
 	return c
+}
+
+// besideSQL refuses what says nothing to a question in SQL.
+func besideSQL(c *cobra.Command, args []string, limit time.Duration) error {
+	const where = "put it into the question: WHERE host LIKE '%stripe%'"
+	if len(args) > 0 {
+		return usage(hint(errors.New("a filter and --sql do not go together"), "%s", where))
+	}
+	if limit <= 0 {
+		return usage(hint(fmt.Errorf("--timeout %v is no time to answer in", limit), "%s --timeout 1m --sql ...", c.CommandPath()))
+	}
+	return errors.Join(apart(c, "sql", "--sql ... -o json | jq ...", "jq"), apart(c, "sql", where, "run", "host", "verdict"))
 }
 
 func newAuditTail() *cobra.Command {
@@ -202,8 +214,11 @@ func newAuditTail() *cobra.Command {
 			if follow, _ := c.Flags().GetBool("follow"); !follow {
 				return usage(hint(errors.New("tail follows the log"), "what is there already: sallyport audit query since=1h"))
 			}
-			err = printRecords(c, dir, query.Follow(c.Context(), dir, f))
-			if c.Context().Err() != nil && errors.Is(err, context.Canceled) {
+			if !f.Until.IsZero() && !f.Until.After(time.Now()) {
+				return usage(hint(errors.New("tail follows the log: nothing that is still to come is from before now"), "sallyport audit query %s", strings.Join(quoteArgs(args), " ")))
+			}
+			err = printRecords(c, dir, f, query.Follow(c.Context(), dir, f))
+			if c.Context().Err() != nil && errors.Is(err, errInterrupted) {
 				return nil // told to end while a program ran
 			}
 			return err
@@ -232,8 +247,16 @@ func programOf(c *cobra.Command) (*query.JQ, error) {
 	return j, nil
 }
 
+// errInterrupted is wrapped where ^C came before the end of an answer.
+var errInterrupted = errors.New("interrupted")
+
+func interrupted() error { return &exitError{exitInterrupted, errInterrupted} }
+
 // explainJQ makes usage errors of those that are about the program.
 func explainJQ(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
 	if _, ok := errors.AsType[*query.JQError](err); ok || errors.Is(err, query.ErrNoRecord) {
 		return usage(hint(err, "fields that a record does not have are null: .path // \"\""))
 	}
@@ -256,7 +279,7 @@ func printValues(c *cobra.Command, values iter.Seq2[any, error], asJSON bool) er
 			return explainJQ(err)
 		}
 		if text, ok := v.(string); ok && !asJSON {
-			_, err = fmt.Fprintln(w, query.Printable(text))
+			_, err = fmt.Fprintln(w, query.PrintableText(text))
 		} else {
 			err = query.Object(w, v)
 		}
@@ -268,7 +291,7 @@ func printValues(c *cobra.Command, values iter.Seq2[any, error], asJSON bool) er
 }
 
 // printRecords prints records of the log in dir.
-func printRecords(c *cobra.Command, dir string, recs iter.Seq2[audit.Record, error]) error {
+func printRecords(c *cobra.Command, dir string, f query.Filter, recs iter.Seq2[audit.Record, error]) error {
 	asJSON, err := outputJSON(c)
 	if err != nil {
 		return err
@@ -294,8 +317,20 @@ func printRecords(c *cobra.Command, dir string, recs iter.Seq2[audit.Record, err
 	default:
 		err = query.Table(c.OutOrStdout(), columnsOf(c.OutOrStdout()), counted)
 	}
-	if err == nil && found == 0 && c.Context().Err() == nil {
-		fmt.Fprintln(c.ErrOrStderr(), "sallyport: "+whyNone(c, dir))
+	if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
+		return interrupted()
+	}
+	if err != nil || found > 0 || c.Context().Err() != nil {
+		return err
+	}
+	return tellNone(c, dir, f)
+}
+
+// tellNone says why nothing was found.
+func tellNone(c *cobra.Command, dir string, f query.Filter) error {
+	why, err := whyNone(c, dir, f)
+	if err == nil {
+		fmt.Fprintln(c.ErrOrStderr(), "sallyport: "+why)
 	}
 	return err
 }
@@ -322,17 +357,49 @@ func tellLater(c *cobra.Command, seq int64, schema int) {
 		seq, schema, audit.Schema)
 }
 
-// whyNone says why no record of the log in dir was found: the run that --run names
-// may be none.
-func whyNone(c *cobra.Command, dir string) string {
-	run, _ := c.Flags().GetString("run")
-	if run == "" {
-		return "no record matches"
-	}
-	for _, err := range query.Records(dir, query.Where("run", run)) {
-		if err == nil {
-			return "no record matches"
+// whyNone says why no record of the log in dir was found: the id, or the run, that
+// was asked for may be none, or the beginning of one.
+func whyNone(c *cobra.Command, dir string, f query.Filter) (string, error) {
+	for _, field := range []string{"run", "id", "ref"} {
+		asked := f.Only(field)
+		if asked == "" {
+			continue
+		}
+		begin, err := beginning(c, dir, field, asked)
+		if err != nil {
+			return "", err
+		}
+		switch {
+		case begin == asked:
+		case begin != "":
+			return fmt.Sprintf("the log has no %s %q: this is the beginning of %s", field, asked, query.Printable(begin)), nil
+		case field == "run":
+			return fmt.Sprintf("the log has no record of a run %q; its runs: %s", asked, hintedAt(c, "sallyport audit top --by run")), nil
+		default:
+			return fmt.Sprintf("the log has no record with the %s %q", field, asked), nil
 		}
 	}
-	return fmt.Sprintf("the log has no record of a run %q; its runs: sallyport audit top --by run", run)
+	return "no record matches", nil
+}
+
+// beginning returns asked if a record has it in a field, else the first value that
+// begins so, "" if none does.
+func beginning(c *cobra.Command, dir, field, asked string) (found string, err error) {
+	f, err := query.Parse(fmt.Sprintf("%s~%q", field, asked), time.Now())
+	if err != nil {
+		return "", err
+	}
+	for r, err := range query.RecordsUntil(c.Context(), dir, f) {
+		v := map[string]string{"run": r.Run, "id": r.ID, "ref": r.Ref}[field]
+		switch {
+		case errors.Is(err, context.Canceled):
+			return "", interrupted()
+		case err != nil: // its lines are told elsewhere
+		case v == asked:
+			return v, nil
+		case found == "" && len(v) > len(asked) && strings.EqualFold(v[:len(asked)], asked):
+			found = v
+		}
+	}
+	return found, nil
 }

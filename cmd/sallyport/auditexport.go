@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"maps"
 	"os"
@@ -38,6 +40,9 @@ proofs, policies, checkpoints, anchors, the public key, and a README that says h
   sallyport audit export --bundle case.zip --run 01J...
   sallyport audit verify --key ./audit.pub --bundle case.zip`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := besideBundle(c); err != nil {
+				return err
+			}
 			dir, inst, err := auditDirOf(c)
 			if err != nil {
 				return err
@@ -46,15 +51,12 @@ proofs, policies, checkpoints, anchors, the public key, and a README that says h
 			if err != nil {
 				return err
 			}
-			j, err := programOf(c)
-			if err != nil {
-				return err
-			}
 			if bundle == "" {
-				return exportTo(c, file, format, selected(c, ofKnownSchema(c, query.Records(dir, f)), j))
-			}
-			if j != nil {
-				return usage(hint(errors.New("--jq and --bundle do not go together: a bundle holds records as they were signed"), "use a filter"))
+				j, err := programOf(c)
+				if err != nil {
+					return err
+				}
+				return exportTo(c, dir, file, format, f, j)
 			}
 			text, err := readKey(c, key)
 			if err != nil {
@@ -81,11 +83,22 @@ proofs, policies, checkpoints, anchors, the public key, and a README that says h
 	return c
 }
 
+// besideBundle refuses what says nothing to a bundle, or to anything else.
+func besideBundle(c *cobra.Command) error {
+	return errors.Join(apart(c, "bundle", "a bundle holds records as they were signed: use a filter", "jq", "format"),
+		apart(c, "bundle", "--bundle FILE names the file", "file"),
+		onlyWith(c, []string{"bundle"}, "anchor", "covered", "key", "policies"))
+}
+
 // create makes a new file for records: they are private.
 func create(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return nil, usage(hint(fmt.Errorf("exporting: %w", err), "name a file that is not there yet"))
+		next := "name a file that is not there yet"
+		if !errors.Is(err, fs.ErrExist) {
+			next = "name a file in a directory that you may write to"
+		}
+		return nil, usage(hint(fmt.Errorf("exporting: %w", err), "%s", next))
 	}
 	return f, nil
 }
@@ -98,11 +111,12 @@ func selected(c *cobra.Command, recs iter.Seq2[audit.Record, error], j *query.JQ
 	return j.Records(c.Context(), recs)
 }
 
-func exportTo(c *cobra.Command, file, format string, recs iter.Seq2[audit.Record, error]) error {
+func exportTo(c *cobra.Command, dir, file, format string, f query.Filter, j *query.JQ) error {
 	asJSON, err := outputJSON(c)
 	if err != nil {
 		return err
 	}
+	recs := selected(c, ofKnownSchema(c, query.RecordsUntil(c.Context(), dir, f)), j)
 	w := c.OutOrStdout()
 	var out *os.File
 	if file != "" {
@@ -112,11 +126,7 @@ func exportTo(c *cobra.Command, file, format string, recs iter.Seq2[audit.Record
 		}
 		w = out
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "" // the format's default
-	}
-	cfg := export.Config{Version: version(), Host: host, LeftOut: map[audit.Kind]int64{}}
+	cfg := export.Config{Version: version(), Host: machineOf(c), LeftOut: map[audit.Kind]int64{}}
 	n, err := export.Write(w, format, recs, cfg)
 	if errors.Is(err, export.ErrFormat) {
 		err = usage(hint(err, "the formats are: %s", strings.Join(export.Formats(), " ")))
@@ -127,20 +137,42 @@ func exportTo(c *cobra.Command, file, format string, recs iter.Seq2[audit.Record
 			err = errors.Join(err, os.Remove(file))
 		}
 	}
+	if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
+		return interrupted()
+	}
 	if err != nil {
 		return err
 	}
-	if asJSON { // beside the export, if that is what the standard output holds
+	if err := tellExported(c, exported{format, n, cfg.LeftOut}, out != nil, asJSON); err != nil || n > 0 || asJSON {
+		return err
+	}
+	return tellNone(c, dir, f)
+}
+
+// machineOf is the machine that a log is of, "" if it is a copy: nobody knows where that
+// comes from.
+func machineOf(c *cobra.Command) string {
+	host, err := os.Hostname()
+	if err != nil || c.Flags().Changed("dir") {
+		return ""
+	}
+	return host
+}
+
+// tellExported says what an export holds, beside the export if that is what the standard
+// output holds.
+func tellExported(c *cobra.Command, e exported, inFile, asJSON bool) error {
+	if asJSON {
 		to := c.ErrOrStderr()
-		if out != nil {
+		if inFile {
 			to = c.OutOrStdout()
 		}
-		return printJSON(to, exported{format, n, cfg.LeftOut})
+		return printJSON(to, e)
 	}
-	fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s read\n", plural.Count(n, "record"))
-	if len(cfg.LeftOut) > 0 {
+	fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s read\n", plural.Count(e.Records, "record"))
+	if len(e.LeftOut) > 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s has no place for all: left out %s; --format jsonl, csv, ecs, cef, otlp and parquet hold every record\n",
-			format, byKind(cfg.LeftOut))
+			e.Format, byKind(e.LeftOut))
 	}
 	return nil
 }
@@ -171,6 +203,9 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 		return err
 	}
 	r, err := export.Bundle(f, cfg)
+	if err == nil && r.Records == 0 {
+		err = emptyBundle(c, cfg, r)
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		if errors.Is(err, export.ErrTooMany) {
 			err = usage(hint(err, "narrow it down: --run RUN, since= until="))
@@ -191,6 +226,19 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: policy %s was not found: --policies DIR\n", query.Printable(d))
 	}
 	return nil
+}
+
+// emptyBundle says why there is nothing to prove: an archive without a record would
+// verify, and say that all is good.
+func emptyBundle(c *cobra.Command, cfg export.BundleConfig, r export.BundleReport) error {
+	if r.Uncovered > 0 {
+		return hint(errors.New("no checkpoint covers any of the records yet"), "a checkpoint is signed every half second while the gateway runs: try again")
+	}
+	why, err := whyNone(c, cfg.Dir, cfg.Filter)
+	if err != nil {
+		return err
+	}
+	return usage(hint(errors.New(why), "sallyport audit query lists records, sallyport audit top --by run lists runs"))
 }
 
 // anchorsIn says how many anchors a bundle holds.

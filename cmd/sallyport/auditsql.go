@@ -36,7 +36,7 @@ func printSQL(c *cobra.Command, question string, limit time.Duration) error {
 		case errors.Is(err, context.DeadlineExceeded), err != nil && ctx.Err() != nil && c.Context().Err() == nil:
 			return hint(fmt.Errorf("the question took longer than %v", limit), "narrow it down, or --timeout 1h")
 		case c.Context().Err() != nil:
-			return &exitError{exitInterrupted, errors.New("interrupted")}
+			return interrupted()
 		case err != nil:
 			return err
 		default:

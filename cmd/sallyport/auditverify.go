@@ -37,6 +37,9 @@ Exit codes: 0 the log is good; 1 it is not, and the first bad record is named; 2
   sallyport audit verify --key ./audit.pub --bundle ./case.zip`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := apart(c, "proof", "one after the other: "+c.CommandPath()+" --proof FILE", "bundle", "anchor"); err != nil {
+				return err
+			}
 			if proof != "" {
 				return verifyProof(c, proof, key)
 			}
@@ -169,7 +172,7 @@ func verifyProof(c *cobra.Command, file, keyFile string) error {
 	}
 	text, err := readFile(file)
 	if err != nil {
-		return usage(fmt.Errorf("proof: %w", err))
+		return usage(hint(fmt.Errorf("proof: %w", err), "%s --proof FILE", c.CommandPath())) // it was never looked at
 	}
 	p, err := verify.ParseProof(text)
 	if err == nil {

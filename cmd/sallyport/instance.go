@@ -292,6 +292,22 @@ func mustRoot(what string) error {
 	return hint(fmt.Errorf("%s needs root", what), "sudo %s", commandLine())
 }
 
+// commandLine is what was typed, to be typed again.
 func commandLine() string {
-	return strings.Join(append([]string{"sallyport"}, os.Args[1:]...), " ")
+	return strings.Join(append([]string{"sallyport"}, quoteArgs(os.Args[1:])...), " ")
+}
+
+// quoteArgs quotes arguments as a shell reads them: kind!=dns and status>=400 mean
+// something else to it.
+func quoteArgs(args []string) []string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		quoted[i] = a
+		if a == "" || strings.ContainsFunc(a, func(r rune) bool {
+			return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && !strings.ContainsRune("-_=+:,./@%^", r)
+		}) {
+			quoted[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+	}
+	return quoted
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -81,15 +82,31 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	c, err := root.ExecuteContextC(ctx)
 	if h, ok := errors.AsType[*hintError](err); ok {
-		h.hint = hintedAt(root, h.hint)
+		h.hint = hintedAt(c, h.hint)
 	}
 	return report(err, err != nil && wantsJSON(root, args), stderr)
 }
 
-// hintedAt has the commands of a hint name the instance that the command line named.
-func hintedAt(root *cobra.Command, text string) string {
+// ofLogs are the commands that read a log, in a hint.
+var ofLogs = regexp.MustCompile(`sallyport (audit|credential) [a-z]+`)
+
+// hintedAt has the commands of a hint name what the command line c named: the log, its
+// key and index, the instance.
+func hintedAt(c *cobra.Command, text string) string {
+	root := c.Root()
+	if c != root && !strings.Contains(text, "--dir") {
+		text = ofLogs.ReplaceAllStringFunc(text, func(command string) string {
+			for _, f := range []string{"dir", "index", "key"} {
+				named := c.Flags().Lookup(f)
+				if named != nil && named.Changed && (command == c.CommandPath() || f != "key" && strings.HasPrefix(command, "sallyport audit")) && !strings.Contains(text, "--"+f) {
+					command += " --" + f + " " + quoteArgs([]string{named.Value.String()})[0]
+				}
+			}
+			return command
+		})
+	}
 	inst, err := instanceOf(root)
 	if err != nil || inst.name == defaultInstance || strings.Contains(text, "--instance") {
 		return text
