@@ -327,7 +327,7 @@ func (l *Log) writeBatch(b before, batch []*entry, self *entry) error {
 	if l.overdue(now) {
 		return errUnsigned
 	}
-	l.buf, l.ends = append(l.buf[:0], leafPrefix...), l.ends[:0]
+	l.buf, l.ends, l.stamp = append(l.buf[:0], leafPrefix...), l.ends[:0], appendStamp(l.stamp[:0], now)
 	if b.broken != nil {
 		e := l.entry(b.broken.gap(now, len(b.owed)))
 		l.assemble(e, now)
@@ -434,15 +434,18 @@ func (l *Log) checkSegment(now time.Time) error {
 
 // assemble puts the whole line of e into buf.
 func (l *Log) assemble(e *entry, now time.Time) {
+	stamp := l.stamp
 	if y := e.time.Year(); e.time.IsZero() || y < 1 || y > 9999 {
 		e.time = now
+	} else {
+		e.time = e.time.UTC().Round(0)
+		stamp = appendStamp(nil, e.time)
 	}
-	e.time = e.time.UTC().Round(0)
 	if e.id == "" {
 		e.id = l.ids.next(now)
 	}
 	e.seq = uint64(l.tree.n) + uint64(len(l.ends))
-	l.buf = appendHead(l.buf, e.seq, e.time, e.id)
+	l.buf = appendHead(l.buf, e.seq, stamp, e.id)
 	l.buf = append(l.buf, e.rest...)
 	l.buf = append(l.buf, '\n')
 	l.ends = append(l.ends, len(l.buf))

@@ -38,50 +38,60 @@ type encoder struct {
 
 // encode appends everything after the id of r, through the closing brace.
 func (e *encoder) encode(r *Record) {
-	e.always("kind", string(r.Kind), maxWord)
-	e.text("ref", r.Ref, maxWord)
-	e.text("cell", r.Cell, maxWord)
-	e.text("run", r.Run, maxWord)
-	e.text("policy", r.Policy, maxWord)
-	e.text("verdict", r.Verdict, maxWord)
-	e.text("reason", r.Reason, maxWord)
-	e.text("would_deny", r.WouldDeny, maxWord)
-	e.text("rule", r.Rule, maxWord)
-	e.text("where", r.Where, maxHost)
-	e.text("scope", r.Scope, maxWord)
-	e.text("credential", r.Credential, maxWord)
-	e.text("event", r.Event, maxWord)
-	e.text("listener", r.Listener, maxWord)
-	e.text("client", r.Client, maxWord)
-	e.text("question", r.Question, maxWord)
-	e.text("proto", r.Proto, maxWord)
-	e.text("host", r.Host, maxHost)
-	e.number("port", int64(r.Port))
-	e.text("method", r.Method, maxWord)
-	e.text("path", r.Path, maxPath)
-	e.text("query_hash", r.Query, maxWord)
-	e.hashes("query_values", r.Values)
-	e.text("qtype", r.QType, maxWord)
-	e.text("answer", r.Answer, maxText)
-	e.text("addr", r.Addr, maxWord)
-	e.number("status", int64(r.Status))
-	e.number("sent", r.Sent)
-	e.number("received", r.Received)
-	e.number("us", r.Micros)
-	e.text("error", r.Error, maxText)
+	e.always(`,"kind":"`, string(r.Kind), maxWord)
+	e.text(`,"ref":"`, r.Ref, maxWord)
+	e.text(`,"cell":"`, r.Cell, maxWord)
+	e.text(`,"run":"`, r.Run, maxWord)
+	e.text(`,"policy":"`, r.Policy, maxWord)
+	e.text(`,"verdict":"`, r.Verdict, maxWord)
+	e.text(`,"reason":"`, r.Reason, maxWord)
+	e.text(`,"would_deny":"`, r.WouldDeny, maxWord)
+	e.text(`,"rule":"`, r.Rule, maxWord)
+	e.text(`,"where":"`, r.Where, maxHost)
+	e.text(`,"scope":"`, r.Scope, maxWord)
+	e.text(`,"credential":"`, r.Credential, maxWord)
+	e.text(`,"event":"`, r.Event, maxWord)
+	e.text(`,"listener":"`, r.Listener, maxWord)
+	e.text(`,"client":"`, r.Client, maxWord)
+	e.text(`,"question":"`, r.Question, maxWord)
+	e.text(`,"proto":"`, r.Proto, maxWord)
+	e.text(`,"host":"`, r.Host, maxHost)
+	e.number(`,"port":`, int64(r.Port))
+	e.text(`,"method":"`, r.Method, maxWord)
+	e.text(`,"path":"`, r.Path, maxPath)
+	e.text(`,"query_hash":"`, r.Query, maxWord)
+	e.hashes(`,"query_values":"`, r.Values)
+	e.text(`,"qtype":"`, r.QType, maxWord)
+	e.text(`,"answer":"`, r.Answer, maxText)
+	e.text(`,"addr":"`, r.Addr, maxWord)
+	e.number(`,"status":`, int64(r.Status))
+	e.number(`,"sent":`, r.Sent)
+	e.number(`,"received":`, r.Received)
+	e.number(`,"us":`, r.Micros)
+	e.text(`,"error":"`, r.Error, maxText)
 	e.finish(r)
 }
 
-func (e *encoder) text(name, s string, limit int) {
+// The methods below are told how a field begins in the line: `,"name":"` for text,
+// `,"name":` for a number.
+
+func (e *encoder) text(begin, s string, limit int) {
 	if s != "" {
-		e.always(name, s, limit)
+		e.always(begin, s, limit)
 	}
 }
 
-func (e *encoder) always(name, s string, limit int) {
-	e.buf = append(e.buf, `,"`...)
-	e.buf = append(e.buf, name...)
-	e.buf = append(e.buf, `":"`...)
+func (e *encoder) always(begin, s string, limit int) {
+	e.buf = append(e.buf, begin...)
+	if len(s) <= limit && plain(s) {
+		e.buf = append(append(e.buf, s...), '"')
+		return
+	}
+	e.odd(begin, s, limit)
+}
+
+// odd appends a text that does not stand for itself, or is too long.
+func (e *encoder) odd(begin, s string, limit int) {
 	var used int
 	e.buf, used = appendText(e.buf, s, limit)
 	if used < len(s) {
@@ -90,31 +100,32 @@ func (e *encoder) always(name, s string, limit int) {
 		e.buf = append(e.buf, " bytes "...)
 		e.buf = append(e.buf, e.sum(s)...)
 		e.buf = append(e.buf, ']')
-		e.mark(name)
+		e.mark(nameIn(begin))
 	}
 	e.buf = append(e.buf, '"')
 }
 
 // hashes appends a list of keyed hashes. What is none is left out, and told as cut.
-func (e *encoder) hashes(name, s string) {
+func (e *encoder) hashes(begin, s string) {
 	switch {
 	case s == "":
 	case len(s) > maxHashes || !plain(s):
-		e.mark(name)
+		e.mark(nameIn(begin))
 	default:
-		e.always(name, s, maxHashes)
+		e.always(begin, s, maxHashes)
 	}
 }
 
-func (e *encoder) number(name string, v int64) {
+func (e *encoder) number(begin string, v int64) {
 	if v == 0 {
 		return
 	}
-	e.buf = append(e.buf, `,"`...)
-	e.buf = append(e.buf, name...)
-	e.buf = append(e.buf, `":`...)
+	e.buf = append(e.buf, begin...)
 	e.buf = strconv.AppendInt(e.buf, v, 10)
 }
+
+// nameIn returns the name of the field of text that begins so.
+func nameIn(begin string) string { return begin[len(`,"`) : len(begin)-len(`":"`)] }
 
 func (e *encoder) mark(name string) {
 	if e.n < len(e.cut) {
@@ -227,13 +238,15 @@ func EscapeJSON(in []byte) []byte {
 	return out
 }
 
+func appendStamp(dst []byte, t time.Time) []byte { return t.AppendFormat(dst, time.RFC3339Nano) }
+
 // appendHead appends the part of a line that is known only when its turn has
-// come.
-func appendHead(dst []byte, seq uint64, t time.Time, id string) []byte {
+// come; stamp is its time.
+func appendHead(dst []byte, seq uint64, stamp []byte, id string) []byte {
 	dst = append(dst, `{"v":1,"seq":`...)
 	dst = strconv.AppendUint(dst, seq, 10)
 	dst = append(dst, `,"time":"`...)
-	dst = t.AppendFormat(dst, time.RFC3339Nano)
+	dst = append(dst, stamp...)
 	dst = append(dst, `","id":"`...)
 	dst, _ = appendText(dst, id, maxWord)
 	return append(dst, '"')

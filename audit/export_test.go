@@ -30,7 +30,7 @@ func OpenFile(path string, flag int, perm fs.FileMode) (File, error) {
 func Line(r *Record, sum func(string) string) []byte {
 	enc := encoder{sum: sum}
 	enc.encode(r)
-	return append(appendHead(nil, r.Seq, r.Time.UTC(), r.ID), enc.buf...)
+	return append(appendHead(nil, r.Seq, appendStamp(nil, r.Time.UTC()), r.ID), enc.buf...)
 }
 
 // MaxOwedBytes is how much of done records is kept while the log cannot be written.
@@ -58,3 +58,10 @@ const LeftMany = leftMany
 
 // Plain reports whether text stands for itself in a line.
 func Plain(s string) bool { return plain(s) }
+
+// Encode appends the part of r's line that follows its id to buf.
+func Encode(buf []byte, r *Record, sum func(string) string) []byte {
+	enc := encoder{buf: buf, sum: sum}
+	enc.encode(r)
+	return enc.buf
+}

@@ -125,7 +125,8 @@ type Log struct {
 	tree    tree
 	note    []byte // the signed note of what was removed; nil for none
 	buf     []byte
-	ends    []int // where the lines in buf end
+	ends    []int  // where the lines in buf end
+	stamp   []byte // the batch's time, as text
 	sha     hash.Hash
 	leaf    tlog.Hash // scratch
 	ids     *idSource

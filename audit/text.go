@@ -17,28 +17,35 @@ var safe = func() (t [256]bool) {
 }()
 
 // plain reports whether s stands for itself in a line. It looks at eight octets at a
-// time: a record is mostly such text.
+// time, the last eight once more where fewer are left: a record is mostly such text.
 func plain(s string) bool {
-	const ones, high = 0x0101010101010101, 0x8080808080808080
+	if len(s) < 8 {
+		for i := range len(s) {
+			if !safe[s[i]] {
+				return false
+			}
+		}
+		return true
+	}
+	var odd uint64
 	i := 0
 	for ; i+8 <= len(s); i += 8 {
-		x := uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24 |
-			uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
-		// Each of these has the high bit of an octet set where it is one of: below a
-		// blank, and, as what is looked for becomes 0, a backslash, DEL, < or >, " or &.
-		// A borrow may set one too many beyond one that is rightly set, never one too few.
-		odd := x | (x - ' '*ones) | ((x ^ '\\'*ones) - ones) | ((x ^ 0x7f*ones) - ones) |
-			(((x | 2*ones) ^ '>'*ones) - ones) | (((x | 4*ones) ^ '&'*ones) - ones)
-		if odd&high != 0 {
-			return false
-		}
+		odd |= oddIn(s[i : i+8])
 	}
-	for ; i < len(s); i++ {
-		if !safe[s[i]] {
-			return false
-		}
-	}
-	return true
+	return (odd|oddIn(s[len(s)-8:]))&(0x80*ones) == 0
+}
+
+const ones = 0x0101010101010101
+
+// oddIn has the high bit of an octet set where one of eight octets does not stand for
+// itself: below a blank, and, as what is looked for becomes 0, a backslash, DEL, < or >,
+// " or &. A borrow may set one too many beyond one that is rightly set, never one too few.
+func oddIn(s string) uint64 {
+	_ = s[7]
+	x := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+	return x | (x - ' '*ones) | ((x ^ '\\'*ones) - ones) | ((x ^ 0x7f*ones) - ones) |
+		(((x | 2*ones) ^ '>'*ones) - ones) | (((x | 4*ones) ^ '&'*ones) - ones)
 }
 
 const hexDigits = "0123456789abcdef"
