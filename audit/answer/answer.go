@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,9 +29,51 @@ type Step struct {
 // ErrAmbiguous is wrapped when the beginning of an id fits several.
 var ErrAmbiguous = errors.New("several begin so")
 
+// AmbiguousError says which. It wraps [ErrAmbiguous].
+type AmbiguousError struct {
+	Column, Asked string
+	Found         []string // two of them
+}
+
+// Error implements error.
+func (e *AmbiguousError) Error() string {
+	return fmt.Sprintf("%s %s: %v: %s", e.Column, e.Asked, ErrAmbiguous, strings.Join(e.Found, ", "))
+}
+
+// Unwrap returns [ErrAmbiguous].
+func (e *AmbiguousError) Unwrap() error { return ErrAmbiguous }
+
+// OtherError says that what was asked for is the id of something else. It wraps
+// [index.ErrNone].
+type OtherError struct {
+	Asked       string
+	Run, Record string // which of both it is; the other is ""
+}
+
+// Error implements error.
+func (e *OtherError) Error() string {
+	if e.Run != "" {
+		return fmt.Sprintf("%v: %s is a run", index.ErrNone, e.Asked)
+	}
+	return fmt.Sprintf("no such run: %s is a record", e.Asked)
+}
+
+// Unwrap returns [index.ErrNone].
+func (e *OtherError) Unwrap() error { return index.ErrNone }
+
 // resolve returns the value of a column that is, or begins with, what was
-// asked for: people copy a few digits.
+// asked for: people copy a few digits, and ids mean the same in lower case.
 func resolve(ctx context.Context, x *index.Index, column, asked string) (string, error) {
+	found, err := beginning(ctx, x, column, asked)
+	if upper := strings.ToUpper(asked); errors.Is(err, index.ErrNone) && upper != asked { //nolint:forbidigo // no host
+		if again, err := beginning(ctx, x, column, upper); !errors.Is(err, index.ErrNone) {
+			return again, err
+		}
+	}
+	return found, err
+}
+
+func beginning(ctx context.Context, x *index.Index, column, asked string) (string, error) {
 	if asked == "" {
 		return "", index.ErrNone
 	}
@@ -59,9 +102,39 @@ func resolve(ctx context.Context, x *index.Index, column, asked string) (string,
 	case len(found) == 0:
 		return "", fmt.Errorf("%w: %s %s", index.ErrNone, column, asked)
 	case len(found) > 1 && found[0] != asked:
-		return "", fmt.Errorf("%s %s: %w: %s", column, asked, ErrAmbiguous, strings.Join(found, ", "))
+		return "", &AmbiguousError{column, asked, found}
 	}
 	return found[0], nil
+}
+
+// find returns the record that was asked for by its id, the beginning of one, or its number.
+func find(ctx context.Context, x *index.Index, asked string) (audit.Record, error) {
+	if isNumber(asked) {
+		if n, err := strconv.ParseInt(asked, 10, 64); err == nil {
+			if r, err := x.One(ctx, "WHERE r.seq = ?", n); !errors.Is(err, index.ErrNone) {
+				return r, err
+			}
+		}
+	}
+	id, err := resolve(ctx, x, "id", asked)
+	if errors.Is(err, index.ErrNone) {
+		if run, other := resolve(ctx, x, "run", asked); other == nil {
+			err = &OtherError{Asked: asked, Run: run}
+		}
+	}
+	if err != nil {
+		return audit.Record{}, err
+	}
+	return x.One(ctx, "WHERE r.id = ? ORDER BY r.seq", id)
+}
+
+// isNumber tells numbers from the beginnings of ids: a ULID of before the year 3000
+// begins with 0.
+func isNumber(s string) bool {
+	if s == "" || s != "0" && s[0] == '0' {
+		return false
+	}
+	return strings.Trim(s, "0123456789") == ""
 }
 
 // Story is one record and what belongs to it.
@@ -75,18 +148,17 @@ type Story struct {
 	Policy *audit.Record `json:"policy_load,omitempty"`
 	// Approval is the decision that made the rule, where an approval is the rule.
 	Approval *audit.Record `json:"approval,omitempty"`
+	// Of is the record that this one is about: the request whose placeholder leaked,
+	// the refusal that an approval was asked for.
+	Of *audit.Record `json:"of,omitempty"`
 	// Others complete or concern the same request: a credential's refusal.
 	Others []audit.Record `json:"others,omitempty"`
 }
 
-// Show returns the story of the record with an id, or the beginning of one.
-// Asked for a done it tells of its admit.
-func Show(ctx context.Context, x *index.Index, id string) (*Story, error) {
-	id, err := resolve(ctx, x, "id", id)
-	if err != nil {
-		return nil, err
-	}
-	rec, err := x.One(ctx, "WHERE r.id = ? ORDER BY r.seq", id)
+// Show returns the story of the record with an id, the beginning of one, or a number;
+// of a run it is an [*OtherError]. Asked for a done it tells of its admit.
+func Show(ctx context.Context, x *index.Index, asked string) (*Story, error) {
+	rec, err := find(ctx, x, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -98,6 +170,14 @@ func Show(ctx context.Context, x *index.Index, id string) (*Story, error) {
 		}
 	}
 	s := &Story{Step: Step{Record: rec}}
+	if rec.Ref != "" {
+		switch of, err := x.One(ctx, "WHERE r.id = ? ORDER BY r.seq", rec.Ref); {
+		case err == nil:
+			s.Of = &of
+		case !errors.Is(err, index.ErrNone):
+			return nil, err
+		}
+	}
 	for r, err := range x.Records(ctx, "WHERE r.ref = ? AND r.ref <> '' ORDER BY r.seq", rec.ID) {
 		if err != nil {
 			return nil, err
@@ -147,12 +227,24 @@ func (s *Story) surroundings(ctx context.Context, x *index.Index) error {
 	return err
 }
 
+// runOf returns the id of the run that is, or begins with, what was asked for; of a
+// record it is an [*OtherError].
+func runOf(ctx context.Context, x *index.Index, asked string) (string, error) {
+	run, err := resolve(ctx, x, "run", asked)
+	if errors.Is(err, index.ErrNone) {
+		if id, other := resolve(ctx, x, "id", asked); other == nil {
+			err = &OtherError{Asked: asked, Record: id}
+		}
+	}
+	return run, err
+}
+
 // Timeline returns the id of the run that begins with what was asked for, and
 // all that the log tells of it, in order. An admit and its done are one step.
 // What happened to the gateway meanwhile is told between, though it is no run's:
 // restarts, gaps, and what became of the run's policies.
 func Timeline(ctx context.Context, x *index.Index, run string) (string, iter.Seq2[Step, error], error) {
-	run, err := resolve(ctx, x, "run", run)
+	run, err := runOf(ctx, x, run)
 	if err != nil {
 		return "", nil, err
 	}
@@ -230,6 +322,16 @@ func Holding(ctx context.Context, x *index.Index, hashes ...string) iter.Seq2[au
 
 // Span is a time from, and up to, another.
 type Span struct{ From, Until time.Time }
+
+// Unasked reports whether the log tells of no host in a time.
+func Unasked(ctx context.Context, x *index.Index, s Span) (bool, error) {
+	facts, args := s.facts()
+	var asked bool
+	if err := x.DB().QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+facts+" WHERE host <> '')", args...).Scan(&asked); err != nil {
+		return false, fmt.Errorf("asking the index: %w", err)
+	}
+	return !asked, nil
+}
 
 func (s Span) facts() (string, []any) {
 	return index.Facts(s.From.UnixNano(), s.Until.UnixNano())

@@ -87,6 +87,43 @@ func stories() []audit.Record {
 	return out
 }
 
+// What people copy out of an answer, or type in lower case, is found; an id of the
+// other kind is told as that.
+func TestFindsWhatPeopleCopy(t *testing.T) {
+	x := opened(t,
+		audit.Record{Kind: audit.RunStart, ID: "01KG929BT0AAAAAAAAAAAAAAAA", Run: "01KG929BT0TE78HSNTG4WNE1CK", Time: start},
+		audit.Record{Kind: audit.Refuse, ID: "01KG929BT0BBBBBBBBBBBBBBBB", Run: "01KG929BT0TE78HSNTG4WNE1CK", Time: start},
+		audit.Record{Kind: audit.Credential, ID: "01KG929BT0CCCCCCCCCCCCCCCC", Ref: "01KG929BT0BBBBBBBBBBBBBBBB", Run: "01KG929BT0TE78HSNTG4WNE1CK", Time: start},
+	)
+	for _, asked := range []string{"01KG929BT0BBBBBBBBBBBBBBBB", "01kg929bt0bbbbbbbbbbbbbbbb", "01kg929bt0b", "2"} {
+		if s, err := answer.Show(t.Context(), x, asked); err != nil || s.ID != "01KG929BT0BBBBBBBBBBBBBBBB" || s.Of != nil {
+			t.Errorf("Show(%s) = %v, %v", asked, s, err)
+		}
+	}
+	if s, err := answer.Show(t.Context(), x, "01KG929BT0C"); err != nil || s.Of == nil || s.Of.ID != "01KG929BT0BBBBBBBBBBBBBBBB" {
+		t.Errorf("Show of what is about another record = %v, %v, want that", s, err)
+	}
+	var other *answer.OtherError
+	if _, err := answer.Show(t.Context(), x, "01kg929bt0te"); !errors.As(err, &other) || other.Run != "01KG929BT0TE78HSNTG4WNE1CK" || !errors.Is(err, index.ErrNone) {
+		t.Errorf("Show(run) = %v, want an OtherError", err)
+	}
+	if _, _, err := answer.Timeline(t.Context(), x, "01kg929bt0bb"); !errors.As(err, &other) || other.Record != "01KG929BT0BBBBBBBBBBBBBBBB" {
+		t.Errorf("Timeline(record) = %v, want an OtherError", err)
+	}
+	for _, asked := range []string{"", "7", "00", "-1", "99999999999999999999", "nobody"} {
+		if s, err := answer.Show(t.Context(), x, asked); !errors.Is(err, index.ErrNone) || errors.As(err, &other) && other.Asked == asked {
+			t.Errorf("Show(%q) = %v, %v, want ErrNone", asked, s, err)
+		}
+	}
+	for host, want := range map[string]bool{"": true, "a.example": false} {
+		x := opened(t, audit.Record{Kind: audit.DNS, ID: "A", Host: host, Time: start})
+		got, err := answer.Unasked(t.Context(), x, answer.Span{From: start.Add(-time.Hour), Until: start.Add(time.Hour)})
+		if err != nil || got != want {
+			t.Errorf("Unasked(host %q) = %v, %v, want %v", host, got, err, want)
+		}
+	}
+}
+
 func TestShow(t *testing.T) {
 	x := opened(t, stories()...)
 	for _, id := range []string{"A1", "D1"} { // a done tells of its admit

@@ -64,7 +64,7 @@ func Diff(ctx context.Context, x *index.Index, a, b string) (*Comparison, error)
 	var told [2]map[string]string
 	var err error
 	for i, run := range []*string{&out.A, &out.B} {
-		if *run, err = resolve(ctx, x, "run", []string{a, b}[i]); err != nil {
+		if *run, err = runOf(ctx, x, []string{a, b}[i]); err != nil {
 			return nil, err
 		}
 		if sides[i], told[i], err = read(ctx, x, *run); err != nil {

@@ -63,6 +63,14 @@ var spellings = map[string]func(string) string{
 	"run":    idSpelling,
 }
 
+// Spell returns how the log spells a value of a field: ids in upper case.
+func Spell(field, value string) string {
+	if spell := spellings[field]; spell != nil {
+		return spell(value)
+	}
+	return value
+}
+
 // hostSpelling is the canonical text of a host, or s.
 func hostSpelling(s string) string {
 	if h, err := target.ParseHost(strings.Trim(s, "[]")); err == nil {

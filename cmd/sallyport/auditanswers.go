@@ -2,10 +2,13 @@ package main
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +30,8 @@ func newAuditShow() *cobra.Command {
 		Use:   "show ID",
 		Short: "Tell all that belongs to one record: its outcome, its run, its policy",
 		Long: `Show tells all that belongs to one record. ID is the id that a sandbox is told of when it is
-refused (Sallyport-Request), or any other of the log; its beginning is enough if it is unique.`,
+refused (Sallyport-Request), or any other of the log; its beginning is enough if it is unique.
+A record's number is taken too.`,
 		Example: "  sallyport audit show 01JJX0000000000000000000F0\n  sallyport audit show 01JJX -o json",
 		Args:    exactArgs(1),
 	}, func(c *cobra.Command, args []string, x *index.Index) (*answer.Story, error) {
@@ -57,6 +61,13 @@ func printStory(w io.Writer, s *answer.Story) error {
 	} else if s.Kind == audit.Admit {
 		rows = append(rows, [2]string{"outcome", "not recorded: still going on, or cut off by a crash"})
 	}
+	rows = append(rows, dataRows(s.Step.Record.Data)...)
+	if s.Done != nil {
+		rows = append(rows, dataRows(s.Done.Data)...)
+	}
+	if s.Of != nil {
+		rows = append(rows, [2]string{"of", join(" ", join(" ", s.Of.ID+" "+string(s.Of.Kind), denial(s.Of)), query.What(s.Of))})
+	}
 	for i := range s.Others {
 		rows = append(rows, [2]string{"also", fmt.Sprintf("%s %s", s.Others[i].ID, query.What(&s.Others[i]))})
 	}
@@ -78,6 +89,34 @@ func printStory(w io.Writer, s *answer.Story) error {
 		rows = append(rows, [2]string{"policy", s.Step.Record.Policy}, [2]string{"", since})
 	}
 	return printFields(w, rows)
+}
+
+// dataRows are the members of a record's data, a row each.
+func dataRows(data json.RawMessage) (rows [][2]string) {
+	var members map[string]json.RawMessage
+	if len(data) == 0 {
+		return nil
+	}
+	if json.Unmarshal(data, &members) != nil {
+		return [][2]string{{"data", string(data)}}
+	}
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		rows = append(rows, [2]string{[]string{"data", ""}[min(len(rows), 1)], name + ": " + member(members[name])})
+	}
+	return rows
+}
+
+// member is a value as people read it: text, and lists of text, without quotes.
+func member(value json.RawMessage) string {
+	var text string
+	if json.Unmarshal(value, &text) == nil {
+		return text
+	}
+	var list []string
+	if json.Unmarshal(value, &list) == nil && len(list) > 0 {
+		return strings.Join(list, " ")
+	}
+	return string(value)
 }
 
 // approvedBy says which approval let a request in, "" if none did.
@@ -262,6 +301,9 @@ time, or with --baseline as much of it. Names and requests are counted together.
 		if err != nil {
 			return nil, err
 		}
+		if err := tellEmpty(c, x, base, "every host is new"); err != nil {
+			return nil, err
+		}
 		list, err := answer.New(c.Context(), x, span, base)
 		return append([]answer.First{}, list...), err
 	}, func(w io.Writer, list []answer.First) error {
@@ -338,6 +380,20 @@ func or(s, otherwise string) string {
 	return s
 }
 
+// tellEmpty says that there is nothing to compare with.
+func tellEmpty(c *cobra.Command, x *index.Index, base answer.Span, so string) error {
+	empty, err := answer.Unasked(c.Context(), x, base)
+	if err != nil || !empty {
+		return err
+	}
+	from := ""
+	if base.From.After(time.Unix(0, 0)) {
+		from = " from " + base.From.UTC().Format(time.DateTime)
+	}
+	_, err = fmt.Fprintf(c.ErrOrStderr(), "sallyport: the log tells of no host%s up to %s to compare with: %s\n", from, base.Until.UTC().Format(time.DateTime), so)
+	return err
+}
+
 func newAuditAnomalies() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "anomalies",
@@ -353,6 +409,9 @@ gateway's certificate, packets that went for another way out, gaps. Each is a hi
 	return answerCommand(c, func(c *cobra.Command, _ []string, x *index.Index) ([]answer.Anomaly, error) {
 		span, base, err := spansOf(c)
 		if err != nil {
+			return nil, err
+		}
+		if err := tellEmpty(c, x, base, "domains and uploads are not judged"); err != nil {
 			return nil, err
 		}
 		list, err := answer.Anomalies(c.Context(), x, span, base)

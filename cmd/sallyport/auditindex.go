@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,8 +63,11 @@ func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res in
 	}
 	x, err := index.Open(c.Context(), cfg)
 	if err != nil {
-		if errors.Is(err, index.ErrForeign) {
+		switch {
+		case errors.Is(err, index.ErrForeign):
 			err = usage(hint(err, "%s --index ANOTHER-FILE", c.CommandPath()))
+		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+			err = hint(err, "%s --index FILE, in a directory that you may write to", c.CommandPath())
 		}
 		return res, err
 	}
@@ -71,7 +76,7 @@ func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res in
 	c.SetOut(out)
 	res, err = answered(c, x, use)
 	if !index.Damaged(err) {
-		return res, explainNone(err)
+		return res, explainNone(c, err)
 	}
 	if out.n > 0 { // a second answer would follow what is printed
 		return res, hint(fmt.Errorf("the index is damaged: %w", err), "rm %s, and ask again: it is made anew out of the log", cfg.Path)
@@ -82,7 +87,7 @@ func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res in
 	}
 	res, err = answered(c, x, use)
 	res.Anew = true
-	return res, explainNone(err)
+	return res, explainNone(c, err)
 }
 
 // tally counts the octets that are written.
@@ -122,8 +127,20 @@ func answered(c *cobra.Command, x *index.Index, use func(*index.Index) error) (i
 }
 
 // explainNone makes a usage error of a question about what is not there.
-func explainNone(err error) error {
-	if errors.Is(err, index.ErrNone) || errors.Is(err, answer.ErrAmbiguous) {
+func explainNone(c *cobra.Command, err error) error {
+	if several, ok := errors.AsType[*answer.AmbiguousError](err); ok {
+		if c.Name() == "diff" {
+			return usage(hint(err, "write more of it: %s", query.Printable(several.Found[0])))
+		}
+		return usage(hint(err, "write more of it: %s %s", c.CommandPath(), query.Printable(several.Found[0])))
+	}
+	if other, ok := errors.AsType[*answer.OtherError](err); ok {
+		if other.Run != "" {
+			return usage(hint(err, "sallyport audit timeline %s", query.Printable(other.Run)))
+		}
+		return usage(hint(err, "sallyport audit show %s tells of its run", query.Printable(other.Record)))
+	}
+	if errors.Is(err, index.ErrNone) {
 		return usage(hint(err, "sallyport audit query lists records, sallyport audit top --by run lists runs"))
 	}
 	return err

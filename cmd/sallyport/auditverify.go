@@ -127,10 +127,10 @@ sallyport audit verify --proof, and needs nothing else of the log. ID is an id o
 			if err != nil {
 				return err
 			}
-			p, err := verify.Prove(dir, text, args[0])
+			p, err := verify.Prove(dir, text, query.Spell("id", args[0]))
 			switch {
 			case errors.Is(err, verify.ErrNotFound):
-				return usage(hint(err, "sallyport audit query lists records; an id has to be whole here"))
+				return notWhole(c, dir, args[0], err)
 			case errors.Is(err, verify.ErrNotCovered):
 				return hint(err, "a checkpoint is signed every half second while the gateway runs: try again")
 			case err != nil:
@@ -145,6 +145,18 @@ sallyport audit verify --proof, and needs nothing else of the log. ID is an id o
 	c.Flags().StringVar(&key, "key", "", "file with the public key; default: the instance's")
 	addOutput(c)
 	return c
+}
+
+// notWhole explains why a record was not found where an id has to be whole.
+func notWhole(c *cobra.Command, dir, asked string, err error) error {
+	begin, stopped := beginning(c, dir, "id", asked)
+	switch {
+	case stopped != nil:
+		return stopped
+	case begin != "" && begin != asked:
+		return usage(hint(err, "an id has to be whole here: %s %s", c.CommandPath(), query.Printable(begin)))
+	}
+	return usage(hint(err, "sallyport audit query lists records; an id has to be whole here"))
 }
 
 // proofJSON is a proof for a program.

@@ -224,7 +224,7 @@ func printWhy(w io.Writer, y *why) error {
 	}
 	if y.Policy == nil {
 		rows = append(rows, [2]string{"about", y.Asked}, [2]string{"rule", join(" at ", rec.Rule, rec.Where)}, [2]string{"scope", rec.Scope},
-			[2]string{"policy", rec.Policy}, [2]string{"error", rec.Error}, [2]string{"not asked", "again: " + y.NotAsked})
+			[2]string{"policy", rec.Policy}, [2]string{"error", rec.Error}, [2]string{"again", join("not asked: ", "", y.NotAsked)})
 		return printFields(w, rows)
 	}
 	for _, r := range rows {

@@ -147,7 +147,7 @@ Exit codes: 0 printed; 1 it cannot be read; 2 usage, or nothing was kept of it.`
 			if dir == "" {
 				dir = inst.bodies()
 			}
-			data, err := keptOf(log, args[0])
+			data, err := keptOf(c, log, query.Spell("id", args[0]))
 			if err != nil {
 				return err
 			}
@@ -165,13 +165,13 @@ Exit codes: 0 printed; 1 it cannot be read; 2 usage, or nothing was kept of it.`
 }
 
 // keptOf returns what the outcome of a request says about bodies.
-func keptOf(log, id string) (keptData, error) {
+func keptOf(c *cobra.Command, log, id string) (keptData, error) {
 	var data keptData
 	f, err := query.Parse("kind=done", time.Now())
 	if err != nil {
 		return data, err
 	}
-	for r, err := range query.Records(log, f) {
+	for r, err := range query.RecordsUntil(c.Context(), log, f) {
 		if _, bad := errors.AsType[*query.LineError](err); bad {
 			continue
 		}
@@ -182,7 +182,17 @@ func keptOf(log, id string) (keptData, error) {
 			return readKept(&r)
 		}
 	}
-	return data, usage(hint(fmt.Errorf("no request %s that was carried is in the log", id), "sallyport audit query kind=done; an id has to be whole here"))
+	err = fmt.Errorf("no request %s that was carried is in the log", id)
+	begin, stopped := beginning(c, log, "id", id)
+	switch {
+	case stopped != nil:
+		return data, stopped
+	case begin == id:
+		return data, usage(hint(err, "sallyport audit show %s", id))
+	case begin != "":
+		return data, usage(hint(err, "an id has to be whole here: %s %s --identity FILE", c.CommandPath(), query.Printable(begin)))
+	}
+	return data, usage(hint(err, "sallyport audit query kind=done"))
 }
 
 func readKept(r *audit.Record) (keptData, error) {

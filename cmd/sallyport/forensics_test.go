@@ -79,7 +79,7 @@ func (s *story) start(at time.Time, digest string) {
 	id := storyID(at, "run")
 	s.run = audit.Record{Run: id, Cell: "cell-" + strings.ToLower(id[len(id)-6:])}
 	data, err := json.Marshal(map[string]any{
-		"image": "sallyport/sandbox:latest", "image_digest": "sha256:" + strings.Repeat(digest, 32), "policy_name": "charges", "user": "alice",
+		"image": "sallyport/sandbox:latest", "image_digest": "sha256:" + strings.Repeat(digest, 32), "policy_name": "charges", "user": "1000:1000", "asker": map[string]any{"user": "alice", "uid": 1000},
 	})
 	must(s.t, err)
 	s.tell(0, audit.RunStart, audit.Record{Data: data})

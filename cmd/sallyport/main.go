@@ -98,13 +98,15 @@ func hintedAt(c *cobra.Command, text string) string {
 	root := c.Root()
 	if c != root && !strings.Contains(text, "--dir") {
 		text = ofLogs.ReplaceAllStringFunc(text, func(command string) string {
+			words := []string{command}
 			for _, f := range []string{"dir", "index", "key"} {
 				named := c.Flags().Lookup(f)
-				if named != nil && named.Changed && (command == c.CommandPath() || f != "key" && strings.HasPrefix(command, "sallyport audit")) && !strings.Contains(text, "--"+f) {
-					command += " --" + f + " " + quoteArgs([]string{named.Value.String()})[0]
+				takes := command == c.CommandPath() || f != "key" && strings.HasPrefix(command, "sallyport audit")
+				if named != nil && named.Changed && takes && !strings.Contains(text, "--"+f) {
+					words = append(words, quoteArgs([]string{"--" + f, named.Value.String()})...)
 				}
 			}
-			return command
+			return strings.Join(words, " ")
 		})
 	}
 	inst, err := instanceOf(root)
