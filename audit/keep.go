@@ -384,7 +384,7 @@ func (l *Log) noteRetained(out Removed, t tree) error {
 		return err
 	}
 	path := l.path(fileRetained)
-	if err := l.replaceFile(path, msg, modeFile); err != nil {
+	if err := l.replaceFile(path, msg); err != nil {
 		return err
 	}
 	l.retained = r
@@ -395,8 +395,8 @@ func (l *Log) noteRetained(out Removed, t tree) error {
 }
 
 // replaceFile writes a file whole, or leaves the one that is there.
-func (l *Log) replaceFile(path string, data []byte, mode fs.FileMode) error {
-	f, err := l.cfg.open(path+suffixNew, os.O_RDWR|os.O_CREATE|os.O_TRUNC, mode)
+func (l *Log) replaceFile(path string, data []byte) error {
+	f, err := l.cfg.open(path+suffixNew, os.O_RDWR|os.O_CREATE|os.O_TRUNC, modeFile)
 	if err != nil {
 		return err
 	}

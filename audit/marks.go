@@ -155,7 +155,7 @@ func (l *Log) inPlace(seg *tail) error {
 // writeAnchor replaces the checkpoint that is kept beside the key: who can only
 // reach the log's directory cannot put an old copy there unseen.
 func (l *Log) writeAnchor(msg []byte) error {
-	return l.replaceFile(l.cfg.KeyFile+suffixAnchor, msg, modeFile)
+	return l.replaceFile(l.cfg.KeyFile+suffixAnchor, msg)
 }
 
 // prepare makes the log ready for a batch. Only the leader calls it.
@@ -276,7 +276,7 @@ func (l *Log) putNote() error {
 	if len(l.note) == 0 {
 		return nil
 	}
-	return l.replaceFile(l.path(fileRetained), l.note, modeFile)
+	return l.replaceFile(l.path(fileRetained), l.note)
 }
 
 func (l *Log) path(name string) string { return filepath.Join(l.cfg.Dir, name) }

@@ -207,7 +207,7 @@ func (l *Log) publish() error {
 	if err == nil && string(have) == want || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return l.replaceFile(l.path(filePublic), []byte(want), modeFile)
+	return l.replaceFile(l.path(filePublic), []byte(want))
 }
 
 // maxSmall bounds the files that are read as a whole.
