@@ -58,7 +58,7 @@ var ErrNotOurs = errors.New("not the file that was written")
 type Store struct {
 	cfg    Config
 	to     age.Recipient
-	fields *regexp.Regexp
+	fields fields
 	hidden map[string]bool // headers, in canonical form
 }
 
@@ -80,7 +80,7 @@ func New(cfg Config) (*Store, error) {
 	if err := os.MkdirAll(cfg.Dir, modeDir); err != nil {
 		return nil, fmt.Errorf("making the directory of bodies: %w", err)
 	}
-	s := &Store{cfg: cfg, to: to, fields: fieldPattern(append(slices.Clone(secretFields), cfg.Fields...)), hidden: map[string]bool{}}
+	s := &Store{cfg: cfg, to: to, fields: fieldsOf(cfg.Fields), hidden: map[string]bool{}}
 	for _, h := range append(slices.Clone(secretHeaders), cfg.Headers...) {
 		s.hidden[http.CanonicalHeaderKey(h)] = true
 	}
@@ -96,42 +96,9 @@ func ParseRecipient(text string) (age.Recipient, error) {
 	return to, nil
 }
 
-// secretHeaders authenticate, or hold what does.
-var secretHeaders = []string{
-	"Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie", "WWW-Authenticate", "Proxy-Authenticate", "Authentication-Info",
-	"X-Api-Key", "Api-Key", "X-Auth-Token", "X-Amz-Security-Token", "X-Goog-Api-Key", "X-Vault-Token", "Private-Token",
-}
-
-// secretFields are what APIs call secrets in what is sent and answered.
-var secretFields = []string{
-	"password", "passwd", "passphrase", "secret", "client_secret", "token", "access_token", "refresh_token", "id_token",
-	"api_key", "apikey", "private_key", "client_assertion", "assertion", "authorization",
-}
-
-// Left stands where something was left out.
-const Left = "[left out]"
-
-// fieldPattern finds a member of JSON or a field of a form by its name, with
-// its value. A value that is cut off by the end of the text is found too.
-func fieldPattern(names []string) *regexp.Regexp {
-	var quoted []string
-	for _, n := range names {
-		quoted = append(quoted, regexp.QuoteMeta(n))
-	}
-	name := "(?:" + strings.Join(quoted, "|") + ")"
-	return regexp.MustCompile(`(?i)("` + name + `"\s*:\s*)("(?:[^"\\]|\\.)*"?|[^\s",{}\[\]]+|[{\[][^}\]]*[}\]]?)|((?:^|[&?\s;])` + name + `=)([^&\s;]*)`)
-}
-
 // redact takes out what must not be kept.
 func (s *Store) redact(hide func(string) string, text string) string {
-	text = hide(text)
-	return s.fields.ReplaceAllStringFunc(text, func(m string) string {
-		parts := s.fields.FindStringSubmatch(m)
-		if parts[1] != "" {
-			return parts[1] + `"` + Left + `"`
-		}
-		return parts[3] + Left
-	})
+	return s.fields.redact(hide(text))
 }
 
 // Ref is what a record says about a message that is kept.
@@ -226,10 +193,10 @@ func (m *Message) text(body []byte) string {
 	sort.Strings(names)
 	for _, name := range names {
 		for _, v := range m.head[name] {
-			if s.hidden[http.CanonicalHeaderKey(name)] {
+			if s.hidden[http.CanonicalHeaderKey(name)] || secretHeader(name) {
 				v = Left
 			}
-			b.WriteString(m.hide(name+": "+v) + "\r\n")
+			b.WriteString(s.redact(m.hide, name+": "+v) + "\r\n")
 		}
 	}
 	b.WriteString("\r\n" + s.redact(m.hide, string(body)))

@@ -88,6 +88,7 @@ func TestWhatIsLeftOut(t *testing.T) {
 	head := http.Header{
 		"Authorization": {"Bearer canary-1"}, "Cookie": {"sid=canary-2"}, "X-Session": {"canary-3"}, "Set-Cookie": {"sid=canary-4"},
 		"Proxy-Authorization": {"Basic canary-5"}, "X-Api-Key": {"canary-6"}, "X-Other": {"kept " + placeholder}, "Content-Type": {"application/json"},
+		"X-Shop-Access-Token": {"canary-31"}, "Location": {"https://a.example/#access_token=canary-32&x=1"}, "X-Url": {"/a?sig=canary-33"},
 	}
 	tests := []struct{ name, body, want string }{
 		{
@@ -98,6 +99,20 @@ func TestWhatIsLeftOut(t *testing.T) {
 		{"an object and a list", `{"secret": {"a": "canary-9"}, "token": ["canary-10", 1], "b": 2}`, `{"secret": "[left out]", "token": "[left out]", "b": 2}`},
 		{"a form", "user=bob&password=canary-11&x=1&client_secret=canary-12", "user=bob&password=[left out]&x=1&client_secret=[left out]"},
 		{"cut in a value", `{"password": "canary-13`, `{"password": "[left out]"`},
+		{"an object in an object", `{"secret": {"data": {"x": "}canary-15"}, "value": "canary-16"}, "b": [{"token": ["]", "canary-17"]}]}`, `{"secret": "[left out]", "b": [{"token": "[left out]"}]}`},
+		{"names as others spell them", `{"accessToken": "canary-18", "pass\u0077ord": "canary-19", "Secret-Access-Key": "canary-20"}`, `{"accessToken": "[left out]", "pass\u0077ord": "[left out]", "Secret-Access-Key": "[left out]"}`},
+		{
+			"JSON in JSON", `{"arguments": "{\n \"password\": \"cana\\\"ry-21 canary-21\", \"token\": {\n \"a\": \"}canary-22\"}, \"n\": 1}", "m": 2}`,
+			`{"arguments": "{\n \"password\": \"[left out]\", \"token\": \"[left out]\", \"n\": 1}", "m": 2}`,
+		},
+		{"names of parts", "user[password]=canary-23&user%5Btoken%5D=canary-24&a.secret=canary-25&x=1", "user[password]=[left out]&user%5Btoken%5D=[left out]&a.secret=[left out]&x=1"},
+		{"a form and a URL in JSON", `{"form": "password=canary-27", "x": 1, "next": "https://a.example/?token=canary-26"}`, `{"form": "password=[left out]", "x": 1, "next": "https://a.example/?token=[left out]`},
+		{
+			"parts", "--b\r\nContent-Disposition: form-data; name=\"password\"\r\nContent-Type: text/plain\r\n\r\ncanary-28\r\n--c\r\ncanary-29\r\n--b\r\n" +
+				"Content-Disposition: form-data; filename=\"token\"; name=x\r\n\r\nkept\r\n--b\r\nContent-Disposition: form-data; name=\"token\"\r\n\r\ncanary-30",
+			"--b\r\nContent-Disposition: form-data; name=\"password\"\r\nContent-Type: text/plain\r\n\r\n[left out]\r\n--b\r\n" +
+				"Content-Disposition: form-data; filename=\"token\"; name=x\r\n\r\nkept\r\n--b\r\nContent-Disposition: form-data; name=\"token\"\r\n\r\n[left out]",
+		},
 		{"a secret and a placeholder", "a " + secret + " b " + placeholder, "a ************************ b ************************"},
 		{"neither", `{"passwords_changed": "yes", "tokens": 5}`, `{"passwords_changed": "yes", "tokens": 5}`},
 	}
@@ -228,4 +243,18 @@ func TestPrune(t *testing.T) {
 		t.Errorf("the old one: %v", err)
 	}
 	k.read(t, young)
+}
+
+// However a body is made, what searches it takes time in proportion to it.
+func TestHostileBodiesLG04(t *testing.T) {
+	k := newKit(t, func(c *capture.Config) { c.Size = 256 << 10 })
+	for _, piece := range []string{
+		`"`, `\`, `\"`, `{"token":`, `{"token":{"`, `"token\":`, `[`, "a=", "token=", "?a", "form-data;", "form-data; name=token\r\n", "form-data; name=token\n\n", "\n--", "=", "a",
+	} {
+		m := k.Message("cell", "POST / HTTP/1.1", nil)
+		_, _ = m.Write([]byte(strings.Repeat(piece, 256<<10/len(piece))))
+		if ref := m.Finish(); ref.Error != "" {
+			t.Errorf("%q: %+v", piece, ref)
+		}
+	}
 }
