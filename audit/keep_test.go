@@ -246,7 +246,7 @@ func TestRetention(t *testing.T) {
 			if !strings.Contains(r.String(), "were removed in order on 2027") {
 				t.Errorf("%s: Verify does not name the removal: %s", what, r)
 			}
-			p, err := verify.Prove(cfg.Dir, l.Verifier(), allRecords(t, cfg.Dir)[5].ID)
+			p, err := verify.Prove(cfg.Dir, l.Verifier(), allRecords(t, cfg.Dir)[5].ID, verify.Options{})
 			if err != nil {
 				t.Fatalf("%s: Prove: %v", what, err)
 			}

@@ -73,7 +73,7 @@ func bundleOf(t *testing.T, dir, key string, anchors ...[]byte) (string, error) 
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	r, err := export.Bundle(&b, export.BundleConfig{Dir: dir, Key: key, Filter: f, Anchors: anchors, Now: time.Now()})
+	r, err := export.Bundle(t.Context(), &b, export.BundleConfig{Dir: dir, Key: key, Filter: f, Anchors: anchors, Now: time.Now()})
 	if err == nil && r.Anchors != len(anchors) {
 		t.Errorf("the bundle holds %d anchors, want %d", r.Anchors, len(anchors))
 	}

@@ -3,6 +3,7 @@ package export
 import (
 	"archive/zip"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -89,13 +90,13 @@ func (c *chosen) uncovered() map[audit.Kind]int64 {
 }
 
 // choose checks the whole log and proves the records that match.
-func choose(cfg BundleConfig) (chosen, error) {
+func choose(ctx context.Context, cfg BundleConfig) (chosen, error) {
 	out := chosen{records: map[int64]audit.Record{}}
-	near, err := surroundingsOf(cfg)
+	near, err := surroundingsOf(ctx, cfg)
 	if err != nil {
 		return out, err
 	}
-	out.proofs, out.anchors, err = verify.ProveAll(cfg.Dir, cfg.Key, verify.Options{Anchors: cfg.Anchors}, func(line []byte) bool {
+	out.proofs, out.anchors, err = verify.ProveAll(cfg.Dir, cfg.Key, verify.Options{Anchors: cfg.Anchors, Stop: func() bool { return ctx.Err() != nil }}, func(line []byte) bool {
 		var r audit.Record
 		if json.Unmarshal(line, &r) != nil || !cfg.Filter.Match(&r) && !near.holds(&r) {
 			return false
@@ -117,9 +118,9 @@ func choose(cfg BundleConfig) (chosen, error) {
 
 // Bundle checks the whole log and writes a ZIP archive of the records that
 // match: what can be kept, and proved, without the log.
-func Bundle(w io.Writer, cfg BundleConfig) (BundleReport, error) {
+func Bundle(ctx context.Context, w io.Writer, cfg BundleConfig) (BundleReport, error) {
 	var out BundleReport
-	these, err := choose(cfg)
+	these, err := choose(ctx, cfg)
 	out.Uncovered = len(these.records) - len(these.proofs)
 	if err != nil {
 		return out, err

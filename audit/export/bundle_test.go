@@ -63,7 +63,7 @@ func bundled(t *testing.T) (path, key string) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	r, err := export.Bundle(&b, export.BundleConfig{
+	r, err := export.Bundle(t.Context(), &b, export.BundleConfig{
 		Dir: filepath.Join(base, "audit"), Key: key, Policies: base, Filter: filter, Now: time.Now(),
 	})
 	if err != nil || r.Records != 17 || r.Runs != 1 || r.Policies != 1 || len(r.Absent) != 1 {
@@ -226,18 +226,18 @@ func TestBundleTellsOfUncoveredRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := export.BundleConfig{Dir: filepath.Join(base, "audit"), Key: l.Verifier(), Now: time.Now()}
-	if _, err := export.Bundle(io.Discard, cfg); !errors.Is(err, export.ErrUncovered) || !strings.Contains(err.Error(), "1 of 2 records") {
+	if _, err := export.Bundle(t.Context(), io.Discard, cfg); !errors.Is(err, export.ErrUncovered) || !strings.Contains(err.Error(), "1 of 2 records") {
 		t.Errorf("Bundle = %v, want that a record is not covered", err)
 	}
 	cfg.Covered = true
-	if r, err := export.Bundle(io.Discard, cfg); err != nil || r.Records != 1 || r.Uncovered != 1 {
+	if r, err := export.Bundle(t.Context(), io.Discard, cfg); err != nil || r.Records != 1 || r.Uncovered != 1 {
 		t.Errorf("Bundle of what is covered = %+v, %v", r, err)
 	}
 	if err := l.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	cfg.Covered = false
-	if r, err := export.Bundle(io.Discard, cfg); err != nil || r.Records != 2 {
+	if r, err := export.Bundle(t.Context(), io.Discard, cfg); err != nil || r.Records != 2 {
 		t.Errorf("Bundle of a log that is signed = %+v, %v", r, err)
 	}
 }
@@ -297,7 +297,7 @@ func TestBundleOfABadLog(t *testing.T) {
 	if err := os.WriteFile(file, bytes.Replace(text, []byte("h.example"), []byte("x.example"), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = export.Bundle(io.Discard, export.BundleConfig{Dir: dir, Key: key})
+	_, err = export.Bundle(t.Context(), io.Discard, export.BundleConfig{Dir: dir, Key: key})
 	if _, ok := errors.AsType[*verify.Problem](err); !ok {
 		t.Errorf("Bundle = %v, want a problem", err)
 	}

@@ -2,6 +2,7 @@ package export
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"regexp"
@@ -67,9 +68,9 @@ func (m manifests) text(name string) ([]byte, error) {
 // they are of, and which policies.
 type surroundings struct{ runs, policies map[string]bool }
 
-func surroundingsOf(cfg BundleConfig) (surroundings, error) {
+func surroundingsOf(ctx context.Context, cfg BundleConfig) (surroundings, error) {
 	s := surroundings{map[string]bool{}, map[string]bool{}}
-	for r, err := range query.Records(cfg.Dir, cfg.Filter) {
+	for r, err := range query.RecordsUntil(ctx, cfg.Dir, cfg.Filter) {
 		if _, bad := errors.AsType[*query.LineError](err); bad {
 			continue // the proofs will tell
 		}

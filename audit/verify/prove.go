@@ -36,9 +36,9 @@ var ErrNotCovered = errors.New("the record is not yet covered by a checkpoint")
 
 // Prove checks the whole log in dir as [Verify] does, and returns a proof for
 // the record with the given id, or number.
-func Prove(dir, key, id string) (*Proof, error) {
+func Prove(dir, key, id string, opts Options) (*Proof, error) {
 	found := false
-	proofs, _, err := ProveAll(dir, key, Options{}, func(line []byte) bool {
+	proofs, _, err := ProveAll(dir, key, opts, func(line []byte) bool {
 		_, n, _ := head(line)
 		hit := !found && (strconv.FormatInt(n, 10) == id || hasID(line, id))
 		found = found || hit
@@ -64,7 +64,7 @@ func ProveAll(dir, key string, opts Options, want func(line []byte) bool) ([]*Pr
 	if err != nil {
 		return nil, nil, err
 	}
-	proofs, hashes, err := seek(dir, key, report.Signed.N, want)
+	proofs, hashes, err := seek(dir, key, report.Signed.N, opts.Stop, want)
 	if err != nil || len(proofs) == 0 {
 		return nil, nil, err
 	}
@@ -87,12 +87,12 @@ func ProveAll(dir, key string, opts Options, want func(line []byte) bool) ([]*Pr
 
 // seek finds the records that are wanted, and returns those of the first
 // signed with all of their hashes.
-func seek(dir, key string, signed int64, want func([]byte) bool) ([]*Proof, *stack, error) {
+func seek(dir, key string, signed int64, stop func() bool, want func([]byte) bool) ([]*Proof, *stack, error) {
 	v, err := note.NewVerifier(strings.TrimSpace(key))
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the verifier key: %w", err)
 	}
-	c := &checker{dir: dir, key: v, sums: map[int64]string{}}
+	c := &checker{dir: dir, key: v, sums: map[int64]string{}, stop: stop}
 	defer c.close()
 	if err := errors.Join(c.openNote(), c.list()); err != nil {
 		return nil, nil, err

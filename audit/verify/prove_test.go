@@ -11,7 +11,7 @@ import (
 
 func TestProve(t *testing.T) {
 	f := newFixture(t, 20)
-	if _, err := verify.Prove(f.dir, f.key, "nobody"); !errors.Is(err, verify.ErrNotFound) {
+	if _, err := verify.Prove(f.dir, f.key, "nobody", verify.Options{}); !errors.Is(err, verify.ErrNotFound) {
 		t.Errorf("Prove(nobody) = %v, want ErrNotFound", err)
 	}
 	var rec struct{ ID string }
@@ -19,7 +19,7 @@ func TestProve(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []string{rec.ID, "0", "21"} {
-		p, err := verify.Prove(f.dir, f.key, id)
+		p, err := verify.Prove(f.dir, f.key, id, verify.Options{})
 		if err != nil {
 			t.Fatalf("Prove(%s): %v", id, err)
 		}
@@ -38,7 +38,7 @@ func TestProve(t *testing.T) {
 
 func TestProofFlipAnyByte(t *testing.T) {
 	f := newFixture(t, 20)
-	p, err := verify.Prove(f.dir, f.key, "5")
+	p, err := verify.Prove(f.dir, f.key, "5", verify.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestProofFlipAnyByte(t *testing.T) {
 
 func FuzzParseProof(f *testing.F) {
 	fix := newFixture(f, 20)
-	p, err := verify.Prove(fix.dir, fix.key, "5")
+	p, err := verify.Prove(fix.dir, fix.key, "5", verify.Options{})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -32,6 +32,8 @@ func (c *checker) segment(i int) error {
 		line, err := c.in.ReadSlice('\n')
 		c.line++
 		switch {
+		case errors.Is(err, ErrStopped):
+			return err
 		case errors.Is(err, io.EOF):
 			f.end(c)
 			return c.endSegment(i, last, line)

@@ -45,9 +45,31 @@ func (c *checker) packedPath(first int64) string {
 	return filepath.Join(c.dir, segment.PackedName(first))
 }
 
-// lines opens a segment. One that is packed while it is looked for is found all
-// the same.
+// stoppable ends where nobody waits for what is read any more.
+type stoppable struct {
+	io.Reader
+	stop func() bool
+}
+
+// Read implements [io.Reader].
+func (s *stoppable) Read(p []byte) (int, error) {
+	if s.stop() {
+		return 0, ErrStopped
+	}
+	return s.Reader.Read(p)
+}
+
+// lines opens a segment.
 func (c *checker) lines(first int64) (*lines, error) {
+	l, err := c.segmentAt(first)
+	if err == nil && c.stop != nil {
+		l.Reader = &stoppable{l.Reader, c.stop}
+	}
+	return l, err
+}
+
+// segmentAt finds a segment that is packed while it is looked for all the same.
+func (c *checker) segmentAt(first int64) (*lines, error) {
 	if c.live != nil && first == c.lastStart() {
 		return &lines{Reader: io.NewSectionReader(c.live, 0, c.liveSize), first: first}, nil
 	}

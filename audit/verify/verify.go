@@ -9,6 +9,7 @@ package verify
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -26,9 +27,14 @@ type Options struct {
 	// Anchors are signed checkpoints that were kept where whoever can write the
 	// log could not: only they show that an old copy was put in its place.
 	Anchors [][]byte
+	// Stop is asked while segments are read; true ends it with [ErrStopped]. nil never does.
+	Stop func() bool
 
 	listed func() // called when the segments were listed, for tests
 }
+
+// ErrStopped is wrapped when [Options] ended it before anything was found.
+var ErrStopped = errors.New("stopped before the end of the log")
 
 // Verify reads the whole log in dir and checks it against the public key that
 // signed it, in the form of golang.org/x/mod/sumdb/note. A log that is not good
@@ -55,7 +61,7 @@ func Verify(dir, key string, opts Options) (Report, error) {
 	for try := 1; ; try++ {
 		c := &checker{
 			dir: dir, key: verifier, keyText: strings.TrimSpace(key), in: bufio.NewReaderSize(nil, 2*maxLine),
-			anchors: slices.Clone(anchors), sums: map[int64]string{}, told: map[int64]string{}, listed: opts.listed,
+			anchors: slices.Clone(anchors), sums: map[int64]string{}, told: map[int64]string{}, listed: opts.listed, stop: opts.Stop,
 		}
 		if len(anchors) > 0 {
 			c.newest = &anchors[len(anchors)-1]
@@ -79,6 +85,7 @@ const maxTries = 5
 // tree, segments.
 type checker struct {
 	Report
+	stop    func() bool // asked while segments are read; nil never does
 	dir     string
 	key     note.Verifier
 	keyText string

@@ -17,6 +17,7 @@ import (
 	"sallyport/audit"
 	"sallyport/audit/export"
 	"sallyport/audit/query"
+	"sallyport/audit/verify"
 	"sallyport/rules/plural"
 )
 
@@ -202,13 +203,16 @@ func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error 
 	if err != nil {
 		return err
 	}
-	r, err := export.Bundle(f, cfg)
+	r, err := export.Bundle(c.Context(), f, cfg)
 	if err == nil && r.Records == 0 {
 		err = emptyBundle(c, cfg, r)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		if errors.Is(err, export.ErrTooMany) {
 			err = usage(hint(err, "narrow it down: --run RUN, since= until="))
+		}
+		if c.Context().Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, verify.ErrStopped)) {
+			err = interrupted()
 		}
 		if errors.Is(err, export.ErrUncovered) {
 			err = hint(err, "a checkpoint is signed every half second: try again with until=, or leave them out with --covered")

@@ -127,8 +127,10 @@ sallyport audit verify --proof, and needs nothing else of the log. ID is an id o
 			if err != nil {
 				return err
 			}
-			p, err := verify.Prove(dir, text, query.Spell("id", args[0]))
+			p, err := verify.Prove(dir, text, query.Spell("id", args[0]), verify.Options{Stop: stopOf(c)})
 			switch {
+			case errors.Is(err, verify.ErrStopped):
+				return interrupted()
 			case errors.Is(err, verify.ErrNotFound):
 				return notWhole(c, dir, args[0], err)
 			case errors.Is(err, verify.ErrNotCovered):
@@ -203,6 +205,11 @@ func verifyProof(c *cobra.Command, file, keyFile string) error {
 	return printSafe(c.OutOrStdout(), json.RawMessage(p.Record))
 }
 
+// stopOf ends the check of a log at ^C.
+func stopOf(c *cobra.Command) func() bool {
+	return func() bool { return c.Context().Err() != nil }
+}
+
 func verifyLog(c *cobra.Command, keyFile string, anchorFiles []string) error {
 	dir, _, none := auditDirOf(c)
 	if none != nil && !errors.Is(none, errNoLog) {
@@ -227,7 +234,11 @@ func verifyLog(c *cobra.Command, keyFile string, anchorFiles []string) error {
 		}
 		return none
 	}
+	anchors.Stop = stopOf(c)
 	r, err := verify.Verify(dir, key, anchors)
+	if errors.Is(err, verify.ErrStopped) {
+		return interrupted()
+	}
 	return reportVerify(c, r, err, asJSON)
 }
 
