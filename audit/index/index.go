@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"modernc.org/sqlite"
 )
@@ -38,7 +39,8 @@ type Config struct {
 	Dir  string // of the log
 	Path string // of the index
 	// Own tells that nothing else is kept at Path: whatever is there and is no
-	// index is one that was damaged. Default: it is refused.
+	// index is one that was damaged. Its directory has to be private: who can put a
+	// file there decides what is answered. Default: what is no index is refused.
 	Own bool
 	// Waiting is called when another process has been making or updating the
 	// index for a second. Default: nothing is told.
@@ -54,6 +56,9 @@ const (
 	version     = 6          // of the tables; another one is made anew
 )
 
+// ErrShared is wrapped by Open's error when others can write where the index is kept.
+var ErrShared = errors.New("others can write to the directory of the index")
+
 // ErrForeign is wrapped by Open's error when the file is no index.
 var ErrForeign = errors.New("the file is not an index of a log")
 
@@ -67,6 +72,11 @@ func Open(ctx context.Context, cfg Config) (*Index, error) {
 	x := &Index{dir: dir, path: cfg.Path, waiting: cfg.Waiting}
 	if err := os.MkdirAll(filepath.Dir(x.path), 0o700); err != nil {
 		return nil, fmt.Errorf("opening the index: %w", err)
+	}
+	if cfg.Own {
+		if err := private(filepath.Dir(x.path)); err != nil {
+			return nil, fmt.Errorf("opening the index: %w", err)
+		}
 	}
 	if err := ours(x.path); err != nil && (!cfg.Own || !errors.Is(err, ErrForeign)) {
 		return nil, err
@@ -109,6 +119,19 @@ func (x *Index) Anew(ctx context.Context) error {
 	defer unlock()
 	if err := x.anew(ctx); err != nil {
 		return fmt.Errorf("making the index anew: %w", err)
+	}
+	return nil
+}
+
+// private refuses a directory that belongs to somebody else, as the cache of who
+// called sudo, or that others can write to.
+func private(dir string) error {
+	var st syscall.Stat_t
+	if err := syscall.Stat(dir, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return fmt.Errorf("%w: %s is of uid %d, mode %04o", ErrShared, dir, st.Uid, st.Mode&0o7777)
 	}
 	return nil
 }

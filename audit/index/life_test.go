@@ -354,3 +354,25 @@ func TestLaterSchemaIsTold(t *testing.T) {
 		}
 	}
 }
+
+// Who can put a file where the index is kept would say what is answered.
+func TestSharedCacheIsRefusedLG08(t *testing.T) {
+	f := newFixture(t)
+	for name, share := range map[string]func(dir string) error{
+		"of somebody else": func(dir string) error { return os.Chown(dir, 64009, -1) },
+		"of all":           func(dir string) error { return os.Chmod(dir, 0o777) },
+		"of a group":       func(dir string) error { return os.Chmod(dir, 0o770) },
+	} {
+		dir := t.TempDir()
+		if err := share(dir); errors.Is(err, os.ErrPermission) {
+			continue // only root can
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		x, err := index.Open(t.Context(), index.Config{Dir: f.dir, Path: filepath.Join(dir, "x.db"), Own: true})
+		if !errors.Is(err, index.ErrShared) {
+			t.Errorf("%s: Open = %v", name, err)
+			_ = x.Close()
+		}
+	}
+}

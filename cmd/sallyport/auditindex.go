@@ -66,7 +66,7 @@ func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res in
 		switch {
 		case errors.Is(err, index.ErrForeign):
 			err = usage(hint(err, "%s --index ANOTHER-FILE", c.CommandPath()))
-		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, index.ErrShared):
 			err = hint(err, "%s --index FILE, in a directory that you may write to", c.CommandPath())
 		}
 		return res, err
