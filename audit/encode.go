@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/mod/sumdb/tlog"
+
+	"sallyport/rules/visible"
 )
 
 // MaxLine is the longest line of a log, without its newline: 64 KiB.
@@ -224,7 +226,7 @@ func EscapeJSON(in []byte) []byte {
 		}
 		r, n := utf8.DecodeRune(in[i:])
 		switch {
-		case r >= utf8.RuneSelf && strconv.IsPrint(r) && (r != utf8.RuneError || n > 1):
+		case r >= utf8.RuneSelf && visible.Rune(r) && (r != utf8.RuneError || n > 1):
 			out = append(out, in[i:i+n]...)
 		case r > 0xffff:
 			r -= 0x10000
