@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -270,6 +271,9 @@ func (l *Log) Retain(keep time.Duration) (Removed, error) {
 	}
 	l.tidying.Lock()
 	defer l.tidying.Unlock()
+	if err := l.endRemoval(); err != nil { // that was told before, and failed
+		return Removed{}, err
+	}
 	starts := l.starts()
 	n, until, err := l.beyond(starts, l.cfg.Now().Add(-keep))
 	if err != nil || n == 0 {
@@ -292,10 +296,27 @@ func (l *Log) Retain(keep time.Duration) (Removed, error) {
 	if err := l.noteRetained(out, t); err != nil {
 		return Removed{}, fmt.Errorf("noting what is to be removed: %w", err)
 	}
+	return out, l.endRemoval()
+}
+
+// endRemoval removes what the note tells was removed, once the note is on the disk.
+func (l *Log) endRemoval() error {
 	l.turn.Lock()
+	n, _ := slices.BinarySearch(l.started, uint64(l.retained.First))
+	l.leftover = append(l.leftover, l.started[:n]...)
 	l.started = l.started[n:]
 	l.turn.Unlock()
-	return out, l.removeSegments(starts[:n])
+	if len(l.leftover) == 0 {
+		return nil
+	}
+	if err := durable.SyncDir(l.cfg.Dir); err != nil {
+		return err
+	}
+	if err := l.removeSegments(l.leftover); err != nil {
+		return err
+	}
+	l.leftover = nil
+	return nil
 }
 
 // beyond returns how many segments have ended before a time.
@@ -391,7 +412,7 @@ func (l *Log) noteRetained(out Removed, t tree) error {
 	l.turn.Lock()
 	l.note = msg
 	l.turn.Unlock()
-	return durable.SyncDir(l.cfg.Dir)
+	return nil
 }
 
 // replaceFile writes a file whole, or leaves the one that is there.

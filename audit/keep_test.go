@@ -356,6 +356,34 @@ func TestRetentionIsInterrupted(t *testing.T) {
 	}
 }
 
+// TestRemovalFails: what was told to be removed, and could not be, is removed with the
+// next try, whether more is old by then or not.
+func TestRemovalFails(t *testing.T) {
+	cfg, clock := daily(t)
+	l := days(t, cfg, clock, 6)
+	inTheWay := filepath.Join(cfg.Dir, "000000000000.jsonl.zst", "x")
+	if err := os.MkdirAll(inTheWay, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Retain(2 * 24 * time.Hour); err == nil {
+		t.Fatal("Retain = nil, and a directory is in the way")
+	}
+	if _, err := l.Retain(2 * 24 * time.Hour); err == nil {
+		t.Error("Retain = nil, and a directory is still in the way")
+	}
+	mustAppend(t, l, admit(1))
+	if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := l.Retain(2 * 24 * time.Hour); err != nil || got.Records != 0 {
+		t.Errorf("Retain = %+v, %v, want nothing more", got, err)
+	}
+	if r := mustVerify(t, cfg, l.Verifier()); len(r.Leftover) > 0 || r.Retained == nil {
+		t.Errorf("Verify: %v", r)
+	}
+	mustClose(t, l)
+}
+
 // TestKeepingFails: what cannot be packed or noted stays as it was, and a
 // record says so.
 func TestKeepingFails(t *testing.T) {

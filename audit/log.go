@@ -141,8 +141,9 @@ type Log struct {
 	marks  *marks        // signed checkpoints
 	signed atomic.Uint64 // records that the newest one covers
 
-	tidying  sync.Mutex           // held while segments are packed or removed; guards retained once the log is open
+	tidying  sync.Mutex           // held while segments are packed or removed; guards the next two once the log is open
 	retained checkpoint.Retention // what was removed last; zero for nothing
+	leftover []uint64             // of it, segments that may still be there
 	turned   chan struct{}        // cap 1: a segment has ended
 
 	stop    chan struct{}      // closed to end the goroutines
