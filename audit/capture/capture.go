@@ -137,7 +137,7 @@ func (m *Message) Write(p []byte) (int, error) {
 	defer m.mu.Unlock()
 	m.bytes += int64(len(p))
 	// A coded body may be much smaller than what it holds: the bound is on both.
-	if room := m.store.cfg.Size - int64(m.body.Len()); room > 0 {
+	if room := m.store.cfg.Size + beyond - int64(m.body.Len()); room > 0 {
 		m.body.Write(p[:min(int64(len(p)), room)])
 	}
 	return len(p), nil
@@ -148,10 +148,10 @@ func (m *Message) Finish() Ref {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ref := Ref{Bytes: m.bytes}
-	body, whole, err := m.plain()
+	body, over, err := m.plain()
 	if err == nil {
-		ref.Kept, ref.Cut = int64(len(body)), !whole
-		ref.SHA256, err = m.store.put(m.text(body))
+		ref.Kept, ref.Cut = int64(len(body)-over), over > 0
+		ref.SHA256, err = m.store.put(m.text(body, over))
 	}
 	if err != nil {
 		ref = Ref{Bytes: m.bytes, Error: err.Error()}
@@ -159,30 +159,37 @@ func (m *Message) Finish() Ref {
 	return ref
 }
 
-// plain returns, with mu held, the body without its coding, and whether that is all of it.
-func (m *Message) plain() (body []byte, whole bool, err error) {
-	whole = m.bytes == int64(m.body.Len())
-	codings := m.head.Get("Content-Encoding")
-	if codings == "" {
-		return m.body.Bytes(), whole, nil
+// beyond is how much more of a body is searched than is kept of it: of a secret that
+// the bound cuts in two no part must be kept. Nearly all are much shorter, however
+// they are spelled.
+const beyond = 32 << 10
+
+// plain returns, with mu held, the body without its coding, as far as it is searched,
+// and how many octets at its end are not to be kept.
+func (m *Message) plain() (body []byte, over int, err error) {
+	size, held := m.store.cfg.Size, int64(m.body.Len())
+	whole := m.bytes == held
+	body = m.body.Bytes()
+	if codings := m.head.Get("Content-Encoding"); codings != "" {
+		r, err := m.store.cfg.Decode(codings, io.NopCloser(&m.body))
+		if err != nil {
+			return nil, 0, err // what cannot be read cannot be searched for secrets
+		}
+		defer r.Close()
+		body, err = io.ReadAll(io.LimitReader(r, size+beyond))
+		if err != nil && whole {
+			return nil, 0, fmt.Errorf("reading a body with coding %q: %w", codings, err)
+		}
 	}
-	r, err := m.store.cfg.Decode(codings, io.NopCloser(&m.body))
-	if err != nil {
-		return nil, false, err // what cannot be read cannot be searched for secrets
+	over = max(0, len(body)-int(size))
+	if !whole {
+		over = min(max(over, beyond), len(body))
 	}
-	defer r.Close()
-	body, err = io.ReadAll(io.LimitReader(r, m.store.cfg.Size+1))
-	switch {
-	case int64(len(body)) > m.store.cfg.Size:
-		return body[:m.store.cfg.Size], false, nil
-	case err != nil && whole:
-		return nil, false, fmt.Errorf("reading a body with coding %q: %w", codings, err)
-	}
-	return body, whole, nil
+	return body, over, nil
 }
 
-// text is the message as it is kept.
-func (m *Message) text(body []byte) string {
+// text is the message as it is kept: without what the last octets of the body became.
+func (m *Message) text(body []byte, over int) string {
 	s := m.store
 	var b strings.Builder
 	b.WriteString(s.redact(m.hide, m.start) + "\r\n")
@@ -199,7 +206,8 @@ func (m *Message) text(body []byte) string {
 			b.WriteString(s.redact(m.hide, name+": "+v) + "\r\n")
 		}
 	}
-	b.WriteString("\r\n" + s.redact(m.hide, string(body)))
+	text := s.redact(m.hide, string(body))
+	b.WriteString("\r\n" + text[:max(0, len(text)-over)])
 	return b.String()
 }
 

@@ -245,6 +245,39 @@ func TestPrune(t *testing.T) {
 	k.read(t, young)
 }
 
+// A secret that the bound cuts in two leaves no half.
+func TestBoundCutsNoSecretLG04(t *testing.T) {
+	k := newKit(t, func(c *capture.Config) { c.Size = 1000 })
+	for at := 960; at < 1010; at++ {
+		for _, coding := range []string{"", "gzip"} {
+			body := []byte(strings.Repeat("x", at) + secret + strings.Repeat("y", 100<<10))
+			head := http.Header{}
+			if coding != "" {
+				head.Set("Content-Encoding", coding)
+				var b bytes.Buffer
+				z := gzip.NewWriter(&b)
+				_, _ = z.Write(body)
+				_ = z.Close()
+				body = b.Bytes()
+			}
+			m := k.Message("cell", "POST / HTTP/1.1", head)
+			_, _ = m.Write(body)
+			ref := m.Finish()
+			text := k.read(t, ref)
+			if strings.Contains(text, secret[:3]) || ref.Kept != 1000 || !ref.Cut {
+				t.Errorf("at %d, coding %q: %+v, ends in %q", at, coding, ref, text[len(text)-40:])
+			}
+		}
+	}
+	// Neither if the text becomes shorter, and what is beyond the bound comes within it.
+	m := k.Message("cell", "POST / HTTP/1.1", nil)
+	head := `{"token": "` + strings.Repeat("t", 20<<10) + `", "x": "`
+	_, _ = m.Write([]byte(head + strings.Repeat("x", 1000+32<<10-len(head)-10) + secret + strings.Repeat("y", 1000)))
+	if text := k.read(t, m.Finish()); strings.Contains(text, secret[:3]) {
+		t.Errorf("it ends in %q", text[len(text)-40:])
+	}
+}
+
 // However a body is made, what searches it takes time in proportion to it.
 func TestHostileBodiesLG04(t *testing.T) {
 	k := newKit(t, func(c *capture.Config) { c.Size = 256 << 10 })
