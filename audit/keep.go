@@ -254,10 +254,10 @@ func (l *Log) beganAt(first uint64) (time.Time, error) {
 type Removed struct {
 	Segments []string  `json:"segments"`
 	Records  int64     `json:"records"`
-	First    int64     `json:"first"` // the first record that is kept
-	From     time.Time `json:"from"`  // of the first record that was ever removed
-	Until    time.Time `json:"until"` // of the first record that is kept
-	Root     string    `json:"root"`  // over all records before First
+	First    int64     `json:"first"`          // the first record that is kept
+	From     time.Time `json:"from,omitzero"`  // of the first record that was ever removed
+	Until    time.Time `json:"until,omitzero"` // of the first record that is kept
+	Root     string    `json:"root,omitempty"` // over all records before First
 }
 
 // Retain removes the segments whose records are all older than keep, oldest

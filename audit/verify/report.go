@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -100,6 +101,19 @@ type Retained struct {
 	Until   time.Time `json:"until"`   // of the first that is kept
 	At      time.Time `json:"at"`      // when the last of them were removed
 	Record  int64     `json:"record"`  // that tells of it
+}
+
+// MarshalJSON implements [json.Marshaler]: the checkpoint has names like the rest.
+func (r Report) MarshalJSON() ([]byte, error) {
+	type plain Report
+	type tree struct {
+		Size int64     `json:"size"`
+		Root tlog.Hash `json:"root"`
+	}
+	return json.Marshal(struct {
+		plain
+		Signed tree `json:"signed"`
+	}{plain(r), tree{r.Signed.N, r.Signed.Hash}})
 }
 
 // Whole reports that every byte of a closed log is covered.

@@ -251,6 +251,32 @@ func TestVerifyGood(t *testing.T) {
 	}
 }
 
+// What programs read has one style of names, and nothing twice.
+func TestReportAsJSON(t *testing.T) {
+	f := newFixture(t, 20)
+	r, err := verify.Verify(f.dir, f.key, verify.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Covered int64
+		Signed  map[string]any
+	}
+	if err := json.Unmarshal(text, &got); err != nil || got.Covered != r.Covered || got.Covered == 0 {
+		t.Errorf("the report as JSON = %s, %v", text, err)
+	}
+	if want := map[string]any{"size": float64(r.Signed.N), "root": r.Signed.Hash.String()}; !maps.Equal(got.Signed, want) {
+		t.Errorf("signed = %v, want %v", got.Signed, want)
+	}
+	if n := bytes.Count(text, []byte(`"signed":`)); n != 1 {
+		t.Errorf("signed stands %d times in %s", n, text)
+	}
+}
+
 func TestVerifyNamesTheFirstBadRecord(t *testing.T) {
 	f := newFixture(t, 20)
 	other := newFixture(t, 20)

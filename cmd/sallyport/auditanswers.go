@@ -152,6 +152,9 @@ func printFields(w io.Writer, rows [][2]string) error {
 	return err
 }
 
+// stampMinute is a time in a table: logs are read when it is another year.
+const stampMinute = "2006-01-02 15:04"
+
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000Z") }
 
 // join puts between two texts what belongs there if both are given.
@@ -264,13 +267,16 @@ refusals). Denied are refused requests and names, and what failed after it was a
 		if errors.Is(err, answer.ErrOrder) {
 			err = usage(hint(err, "sallyport audit top --by host"))
 		}
+		if err == nil && of == 0 {
+			fmt.Fprintln(c.ErrOrStderr(), "sallyport: nothing was counted in that time")
+		}
 		return result{by, of, append([]answer.Total{}, list...)}, err
 	}, func(w io.Writer, r result) error {
 		rows := [][]string{{strings.ToUpper(r.By), "REQUESTS", "DENIED", "LOOK-UPS", "SENT", "RECEIVED", "LAST (UTC)"}}
 		for _, t := range r.List {
 			rows = append(rows, []string{
-				query.Fit(query.Printable(t.Key), 40), number(t.Requests), number(t.Denied), number(t.Lookups),
-				query.Size(t.Sent), query.Size(t.Received), t.Last.Format("01-02 15:04"),
+				query.Fit(query.Printable(t.Key), 34), number(t.Requests), number(t.Denied), number(t.Lookups),
+				query.Size(t.Sent), query.Size(t.Received), t.Last.Format(stampMinute),
 			})
 		}
 		if err := printTable(w, rows); err != nil {
@@ -305,6 +311,9 @@ time, or with --baseline as much of it. Names and requests are counted together.
 			return nil, err
 		}
 		list, err := answer.New(c.Context(), x, span, base)
+		if err == nil && len(list) == 0 {
+			fmt.Fprintln(c.ErrOrStderr(), "sallyport: no host and no method is new")
+		}
 		return append([]answer.First{}, list...), err
 	}, func(w io.Writer, list []answer.First) error {
 		rows := [][]string{{"FIRST (UTC)", "NEW", "HOST", "ADMITTED", "REFUSED", "ID"}}
@@ -314,7 +323,7 @@ time, or with --baseline as much of it. Names and requests are counted together.
 				what = f.Method
 			}
 			rows = append(rows, []string{
-				f.Time.Format("01-02 15:04:05"), query.Fit(query.Printable(what), 9), query.Fit(query.Printable(f.Host), 26),
+				f.Time.Format(stampMinute), query.Fit(query.Printable(what), 9), query.Fit(query.Printable(f.Host), 24),
 				number(f.Admitted), number(f.Refused), query.Printable(f.ID),
 			})
 		}

@@ -48,6 +48,7 @@ Exit codes: 0 removed, or nothing is so old; 1 something is wrong, nothing was r
 				return err
 			}
 			if asJSON {
+				out.Segments = append([]string{}, out.Segments...)
 				return printJSON(c.OutOrStdout(), out)
 			}
 			if out.Records == 0 {

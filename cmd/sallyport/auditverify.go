@@ -239,6 +239,9 @@ func verifyLog(c *cobra.Command, keyFile string, anchorFiles []string) error {
 	if errors.Is(err, verify.ErrStopped) {
 		return interrupted()
 	}
+	if err != nil && !asJSON && !exists(dir) {
+		return hint(err, "%s is not there: if it never was the log's directory, name that with --dir; else compare with a copy", dir)
+	}
 	return reportVerify(c, r, err, asJSON)
 }
 

@@ -147,7 +147,7 @@ func printUsage(w io.Writer, u usageOut) error {
 	for _, r := range u.Runs {
 		rows = append(rows, []string{
 			query.Printable(r.Run), query.Fit(query.Printable(r.Asker), 12), strconv.FormatInt(r.Uses, 10), strconv.FormatInt(r.Refused, 10), strconv.FormatInt(r.Leaks, 10),
-			r.Last.UTC().Format("01-02 15:04"), firstOf(r.Hosts, 19),
+			r.Last.UTC().Format(stampMinute), firstOf(r.Hosts, 19),
 		})
 	}
 	if err := printFit(w, rows); err != nil {
