@@ -122,6 +122,9 @@ func find(ctx context.Context, x *index.Index, asked string) (audit.Record, erro
 			err = &OtherError{Asked: asked, Run: run}
 		}
 	}
+	if errors.Is(err, index.ErrNone) && isNumber(asked) {
+		err = fmt.Errorf("%w: number %s", index.ErrNone, asked)
+	}
 	if err != nil {
 		return audit.Record{}, err
 	}

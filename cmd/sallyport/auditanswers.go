@@ -44,8 +44,8 @@ func printStory(w io.Writer, s *answer.Story) error {
 		{"record", fmt.Sprintf("%s (number %d)", s.ID, s.Seq)},
 		{"time", stamp(s.Time)},
 		{"what", strings.TrimSpace(fmt.Sprintf("%s %s %s", s.Kind, s.Verdict, s.Reason))},
-		{"about", query.What(&s.Step.Record)},
-		{"path", hashedPath(&s.Step.Record)},
+		{"about", query.Fit(query.Printable(query.What(&s.Step.Record)), mostAbout)},
+		{"path", wholePath(&s.Step.Record)},
 		{"rule", join(" at ", s.Rule, s.Where)},
 		{"approved", approvedBy(s)},
 		{"credential", s.Credential},
@@ -64,6 +64,9 @@ func printStory(w io.Writer, s *answer.Story) error {
 	rows = append(rows, dataRows(s.Step.Record.Data)...)
 	if s.Done != nil {
 		rows = append(rows, dataRows(s.Done.Data)...)
+	}
+	if s.Of == nil && s.Ref != "" {
+		rows = append(rows, [2]string{"of", s.Ref + ", which is not in the log"})
 	}
 	if s.Of != nil {
 		rows = append(rows, [2]string{"of", join(" ", join(" ", s.Of.ID+" "+string(s.Of.Kind), denial(s.Of)), query.What(s.Of))})
@@ -130,9 +133,12 @@ func approvedBy(s *answer.Story) string {
 	return join(", ", query.What(s.Approval), "record "+s.Approval.ID)
 }
 
-// hashedPath is a path of keyed hashes, which other lines shorten.
-func hashedPath(r *audit.Record) string {
-	if !gate.Hashed(r) {
+// mostAbout is how much of what a record is about stands in one row: three lines.
+const mostAbout = 3 * 88
+
+// wholePath is a path that other lines shorten: of keyed hashes, or a long one.
+func wholePath(r *audit.Record) string {
+	if !gate.Hashed(r) && len(query.What(r)) <= mostAbout {
 		return ""
 	}
 	return r.Path
