@@ -68,9 +68,22 @@ func TestDocumentationListsEveryField(t *testing.T) {
 	if diff := cmp.Diff(fields(), listed); diff != "" {
 		t.Errorf("fields of Record, and of docs/audit.md (-code +doc):\n%s", diff)
 	}
+	golden := map[string]bool{}
 	for _, k := range goldens() {
+		golden[string(k.Kind)] = true
 		if !bytes.Contains(doc, []byte("`"+string(k.Kind)+"`")) {
 			t.Errorf("docs/audit.md does not tell of the kind %s", k.Kind)
+		}
+	}
+	_, table, _ = bytes.Cut(doc, []byte("| kind | written when |"))
+	table, _, _ = bytes.Cut(table, []byte("\n\n"))
+	names := regexp.MustCompile("`([a-z.]+)`")
+	for row := range bytes.Lines(table) {
+		cells := bytes.Split(row, []byte("|"))
+		for _, m := range names.FindAllSubmatch(cells[min(1, len(cells)-1)], -1) {
+			if !golden[string(m[1])] {
+				t.Errorf("no golden record is of the kind %s", m[1])
+			}
 		}
 	}
 }

@@ -215,10 +215,24 @@ func goldens() []audit.Record {
 		{Kind: audit.Anchor, Error: "a checkpoint did not reach the anchor file /mnt/a: no route", Data: json.RawMessage(`{"anchor":"file /mnt/a","behind_since":"2027-01-31T12:00:00Z","behind":true}`)},
 		{Kind: audit.LogPack, Data: json.RawMessage(`{"segment":"000000000000.jsonl","file":"000000000000.jsonl.zst","first":0,"records":120,"bytes":60000,"packed":7000,"sha256":"` + strings.Repeat("ab", 32) + `"}`)},
 		{Kind: audit.LogRetain, Data: json.RawMessage(`{"segments":["000000000000.jsonl"],"records":120,"first":120,"from":"2026-10-31T12:00:00Z","until":"2026-11-01T12:00:00Z","root":"vq7jJ3tOA6OMns2eITPM60nogbuQNQJl6MFdKe3a/wc="}`)},
+		in(audit.AccessAsked, audit.Record{
+			Ref: "01JJX0000000000000000000H0", Reason: "host_not_allowed", Host: "docs.example.com", Port: 443,
+			Method: "GET", Path: "/guide", Data: json.RawMessage(`{"why":"the manual of the API"}`),
+		}),
+		in(audit.AccessDecided, audit.Record{
+			Ref: "01JJX0000000000000000000V0", Rule: "access-01jjx0000000000000000000v0", Scope: "approval", Host: "docs.example.com", Port: 443,
+			Method: "GET", Path: "/guide", Data: json.RawMessage(`{"state":"approved","by":"alice","until":"2027-01-31T13:00:00Z","methods":["GET"],"paths":["/guide"]}`),
+		}),
+		in(audit.PolicyRefuse, audit.Record{
+			Error: `policy.yaml:8:5: there is no field "alow"; did you mean "allow"?`, Data: json.RawMessage(`{"file":"/etc/agents/policy.yaml","digest":"sha256:` + strings.Repeat("cd", 32) + `"}`),
+		}),
+		{Kind: audit.CredentialChange, Credential: "stripe-test", Event: "rotated", Data: json.RawMessage(`{"by":"alice","uid":1000,"at":"2027-01-31T11:00:00Z"}`)},
+		{Kind: audit.CARotate, Event: "prepare", Data: json.RawMessage(`{"by":"alice","uid":1000}`)},
+		{Kind: audit.Ship, Error: "connection refused", Data: json.RawMessage(`{"target":"https://collector.example/v1/logs","cause":"behind","since":"2027-01-31T11:59:00Z"}`)},
 	}
 	for i := range recs {
 		recs[i].Schema, recs[i].Seq, recs[i].Time = audit.Schema, uint64(i), at.Add(time.Duration(i)*time.Millisecond)
-		recs[i].ID = "01JJX0000000000000000000" + string("ABCDEFGHJKMNPQRSTVWXYZ"[i]) + "0"
+		recs[i].ID = "01JJX0000000000000000000" + string("ABCDEFGHJKMNPQRSTVWXYZ0123456789"[i]) + "0"
 	}
 	return recs
 }

@@ -68,7 +68,7 @@ func TestCEFReadsBack(t *testing.T) {
 	for i, line := range cefLines(t, recs) {
 		r := recs[i]
 		name, got := readCEF(t, line)
-		if want := strings.TrimSpace(string(r.Kind) + " " + r.Reason); name != want {
+		if want := strings.Join(strings.Fields(string(r.Kind)+" "+r.Event+" "+r.Reason), " "); name != want {
 			t.Errorf("record %d has the name %q, want %q", r.Seq, name, want)
 		}
 		url := r.Path

@@ -100,7 +100,7 @@ func (j jsonl) record(r *audit.Record) error { return query.Object(j.w, r) }
 func (j jsonl) close() error                 { return nil }
 
 // denied and the others are what a record comes to, for formats that ask.
-func denied(r *audit.Record) bool { return query.Denied(r) }
+func denied(r *audit.Record) bool { return query.AboutDenial(r) }
 
 // isRequest reports whether r is about one request or query.
 func isRequest(r *audit.Record) bool {

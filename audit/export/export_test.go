@@ -144,6 +144,30 @@ func TestTablesHaveEveryField(t *testing.T) {
 	}
 }
 
+// A placeholder that leaked, or a credential that was asked for, was not given: no
+// view says that it was let through.
+func TestWhatWasNotGivenIsNotAllowed(t *testing.T) {
+	for event, want := range map[string]bool{"leak": true, "refusal": true, "mint": false, "unsaved": false} {
+		reason := map[bool]string{true: "placeholder_leak", false: "learned"}[want]
+		rec := audit.Record{
+			Schema: 1, Kind: audit.Credential, ID: "A", Ref: "B", Event: event, Reason: reason, Credential: "k",
+			Host: "evil.example", Port: 443, Method: "GET", Path: "/", Time: time.Date(2027, 1, 31, 12, 0, 0, 0, time.UTC),
+		}
+		for format, marks := range map[string][2]string{ // what it says of what was, and was not, refused
+			"cef": {"act=blocked", "act=allowed"}, "ocsf": {`"action_id":2,`, `"action_id":1,`}, "ecs": {`"outcome":"failure"`, `"outcome":"success"`},
+			"otlp": {`"severityText":"WARN"`, `"severityText":"INFO"`},
+		} {
+			got := string(write(t, format, []audit.Record{rec}))
+			if strings.Contains(got, marks[0]) != want || strings.Contains(got, marks[1]) == want {
+				t.Errorf("%s of a %s, refused: %v:\n%s", format, event, want, got)
+			}
+		}
+		if got := string(write(t, "ecs", []audit.Record{rec})); strings.Contains(got, `"denied"`) != want {
+			t.Errorf("ecs of a %s, refused: %v:\n%s", event, want, got)
+		}
+	}
+}
+
 func TestEmptyExports(t *testing.T) {
 	for _, format := range export.Formats() {
 		got := write(t, format, nil)

@@ -60,7 +60,7 @@ func (e ecs) record(r *audit.Record) error {
 		"action": string(r.Kind), "id": r.ID, "sequence": r.Seq, "module": "sallyport", "dataset": "sallyport.audit",
 		"category": []string{category(r)}, "type": types(r),
 	}
-	if r.Kind == audit.Refuse || r.Kind == audit.Admit || r.Kind == audit.Done || r.Kind == audit.DNS {
+	if isRequest(r) {
 		event["outcome"] = map[bool]string{true: "failure", false: "success"}[denied(r)]
 	}
 	if category(r) == "configuration" { // no event.type of that category says that it failed
@@ -213,19 +213,21 @@ func (f cef) record(r *audit.Record) error {
 	if denied(r) {
 		severity = 5
 	}
-	if r.Kind == audit.Credential || r.Kind == audit.Bypass || r.Kind == audit.Gap {
+	if r.Kind == audit.Bypass || r.Kind == audit.Gap || r.Kind == audit.Credential && r.Event == "leak" {
 		severity = 8
 	}
 	name := string(r.Kind)
-	if r.Reason != "" {
-		name += " " + r.Reason
+	for _, more := range []string{r.Event, r.Reason} {
+		if more != "" {
+			name += " " + more
+		}
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "CEF:0|Sallyport|Sallyport|%s|%s|%s|%d|", cefHead.Replace(f.cfg.Version), cefHead.Replace(string(r.Kind)),
 		cefHead.Replace(name), severity)
 	client4, client6 := byFamily(r.Client)
 	dialled4, dialled6 := byFamily(r.Addr)
-	act, between := "", ""
+	act, between := r.Event, ""
 	if isRequest(r) {
 		act = map[bool]string{true: "blocked", false: "allowed"}[denied(r)]
 	}

@@ -71,3 +71,9 @@ func Denied(r *audit.Record) bool {
 	return r.Kind == audit.Refuse ||
 		r.Verdict == "deny" && (r.Kind == audit.DNS || r.Kind == audit.Done || r.Kind == audit.Credential)
 }
+
+// AboutDenial reports whether r tells of something that was refused: a denial, or what
+// happened to the credential of one, which is a record of its own beside it.
+func AboutDenial(r *audit.Record) bool {
+	return Denied(r) || r.Kind == audit.Credential && (r.Event == "refusal" || r.Event == "leak")
+}

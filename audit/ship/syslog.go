@@ -150,7 +150,7 @@ func message(host string, r *audit.Record) ([]byte, error) {
 		return nil, err
 	}
 	severity := informational
-	if query.Denied(r) || r.Kind == audit.Gap || r.Kind == audit.Bypass || r.Kind == audit.Ship {
+	if query.AboutDenial(r) || r.Kind == audit.Gap || r.Kind == audit.Bypass || r.Kind == audit.Ship {
 		severity = warning
 	}
 	b := append([]byte{'<'}, strconv.Itoa(facility*8+severity)...)
