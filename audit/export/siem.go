@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -208,23 +209,22 @@ var (
 	cefValue = strings.NewReplacer(`\`, `\\`, `=`, `\=`, "\n", `\n`, "\r", `\r`)
 )
 
+// cefSeverity is 0 to 10; from 7 on it is high.
+func cefSeverity(r *audit.Record) int {
+	switch {
+	case r.Kind == audit.Bypass, r.Kind == audit.Gap, r.Kind == audit.Credential && r.Event == "leak":
+		return 8
+	case denied(r):
+		return 5
+	}
+	return 1
+}
+
 func (f cef) record(r *audit.Record) error {
-	severity := 1
-	if denied(r) {
-		severity = 5
-	}
-	if r.Kind == audit.Bypass || r.Kind == audit.Gap || r.Kind == audit.Credential && r.Event == "leak" {
-		severity = 8
-	}
-	name := string(r.Kind)
-	for _, more := range []string{r.Event, r.Reason} {
-		if more != "" {
-			name += " " + more
-		}
-	}
+	name := strings.Join(slices.DeleteFunc([]string{string(r.Kind), r.Event, r.Reason}, func(s string) bool { return s == "" }), " ")
 	var b strings.Builder
 	fmt.Fprintf(&b, "CEF:0|Sallyport|Sallyport|%s|%s|%s|%d|", cefHead.Replace(f.cfg.Version), cefHead.Replace(string(r.Kind)),
-		cefHead.Replace(name), severity)
+		cefHead.Replace(name), cefSeverity(r))
 	client4, client6 := byFamily(r.Client)
 	dialled4, dialled6 := byFamily(r.Addr)
 	act, between := r.Event, ""
