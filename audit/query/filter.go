@@ -108,6 +108,14 @@ func (f Filter) Only(field string) string {
 	return ""
 }
 
+// Terms calls use with the field of each term, "" for a word, its operator, and
+// its values. Numbers are spelled as [strconv.FormatInt] does.
+func (f Filter) Terms(use func(field, op string, values []string)) {
+	for _, t := range f.terms {
+		use(t.field, t.op, t.values)
+	}
+}
+
 const opChars = "=!~<>"
 
 // parseTerm cuts a term off text at pos.

@@ -45,13 +45,18 @@ func (e *LineError) Unwrap() error { return e.Err }
 // An error that is not a [*LineError] is the last of the sequence. Of a log
 // that is being written it returns what is there when a segment is reached; a
 // line that is not finished is left out.
-func Records(dir string, f Filter) iter.Seq2[audit.Record, error] { return recordsUntil(nil, dir, f) }
+func Records(dir string, f Filter) iter.Seq2[audit.Record, error] { return records(nil, dir, f, 0) }
 
 // RecordsUntil is [Records] until ctx is done, whose error is then the last of the
 // sequence: a filter that finds nothing reads a whole log before it yields.
 func RecordsUntil(ctx context.Context, dir string, f Filter) iter.Seq2[audit.Record, error] {
+	return RecordsFrom(ctx, dir, f, 0)
+}
+
+// RecordsFrom is [RecordsUntil] without the records before a number.
+func RecordsFrom(ctx context.Context, dir string, f Filter, seq uint64) iter.Seq2[audit.Record, error] {
 	return func(yield func(audit.Record, error) bool) {
-		for r, err := range recordsUntil(ctx.Done(), dir, f) {
+		for r, err := range records(ctx.Done(), dir, f, seq) {
 			if !yield(r, err) {
 				return
 			}
@@ -62,14 +67,15 @@ func RecordsUntil(ctx context.Context, dir string, f Filter) iter.Seq2[audit.Rec
 	}
 }
 
-func recordsUntil(done <-chan struct{}, dir string, f Filter) iter.Seq2[audit.Record, error] {
+func records(done <-chan struct{}, dir string, f Filter, seq uint64) iter.Seq2[audit.Record, error] {
 	return func(yield func(audit.Record, error) bool) {
-		segs, err := segments(dir, f.Since)
+		segs, err := segments(dir, f)
 		if err != nil {
 			yield(audit.Record{}, err)
 			return
 		}
-		s := scanner{filter: f, yield: yield, done: done}
+		s := scanner{filter: f, yield: from(seq, yield), done: done}
+		segs = segs[holding(segs, seq):]
 		for _, seg := range segs {
 			file, err := seg.Open()
 			if errors.Is(err, ErrDamaged) && yield(audit.Record{}, &LineError{seg.Path, 1, err}) {
@@ -108,16 +114,19 @@ func Follow(ctx context.Context, dir string, f Filter) iter.Seq2[audit.Record, e
 // then those that are written, until ctx is done and all that is there was read.
 func FollowFrom(ctx context.Context, dir string, seq uint64) iter.Seq2[audit.Record, error] {
 	return func(yield func(audit.Record, error) bool) {
-		from, err := segmentOf(dir, seq)
+		begin, err := segmentOf(dir, seq)
 		if err == nil {
-			err = follow(ctx, dir, from, scanner{yield: func(r audit.Record, err error) bool {
-				return err == nil && r.Seq < seq || yield(r, err)
-			}})
+			err = follow(ctx, dir, begin, scanner{yield: from(seq, yield)})
 		}
 		if err != nil {
 			yield(audit.Record{}, err)
 		}
 	}
+}
+
+// from leaves out the records before a number.
+func from(seq uint64, yield func(audit.Record, error) bool) func(audit.Record, error) bool {
+	return func(r audit.Record, err error) bool { return err == nil && r.Seq < seq || yield(r, err) }
 }
 
 // follow begins with a segment, or at the end of the last one if it is nil.

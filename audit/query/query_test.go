@@ -15,6 +15,7 @@ import (
 	"unicode"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
 	"sallyport/audit"
@@ -132,6 +133,72 @@ func TestRecords(t *testing.T) {
 		}
 		if again := parse(t, f.String()); !cmp.Equal(collect(t, dir, again), tt.want) {
 			t.Errorf("Records(%q), which is %q as text, differs", f.String(), tt.filter)
+		}
+	}
+}
+
+// Segments that lie outside of the time that is asked for are not read, but a clock may
+// have been set back by a day: nothing is missing.
+func TestTimeIsFoundInItsSegments(t *testing.T) {
+	dir := t.TempDir()
+	const n = 100
+	for i := range n / 2 { // two records a segment, five hours apart; the clock is set back by twenty at a third
+		var text string
+		for k := 2 * i; k < 2*i+2; k++ {
+			at := start.Add(time.Duration(5*k) * time.Hour)
+			if k > n/3 {
+				at = at.Add(-20 * time.Hour)
+			}
+			text += fmt.Sprintf(`{"v":1,"seq":%d,"time":%q,"id":"i%d","kind":"dns"}`+"\n", k, at.Format(time.RFC3339), k)
+		}
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%012d.jsonl", 2*i)), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	every := parse(t, "")
+	for since := -10; since < 5*n; since += 23 {
+		for _, f := range []query.Filter{
+			{Since: start.Add(time.Duration(since) * time.Hour)},
+			{Until: start.Add(time.Duration(since) * time.Hour)},
+			{Since: start.Add(time.Duration(since) * time.Hour), Until: start.Add(time.Duration(since+30) * time.Hour)},
+		} {
+			var want []uint64
+			for r, err := range query.Records(dir, every) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if f.Match(&r) {
+					want = append(want, r.Seq)
+				}
+			}
+			if diff := cmp.Diff(want, collect(t, dir, f)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", f, diff)
+			}
+		}
+	}
+	// What is wrong with a segment that is not read is not told.
+	if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%012d.jsonl", n)), []byte(fmt.Sprintf(`{"v":1,"seq":%d,"time":"2028-01-01T00:00:00Z","id":"x","kind":"dns"}`+"\n{\n", n)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := collect(t, dir, query.Filter{Until: start.Add(time.Hour)}); len(got) != 1 {
+		t.Errorf("until an hour after the start: records %v, want one", got)
+	}
+}
+
+func TestRecordsFrom(t *testing.T) {
+	l, dir := open(t)
+	add(t, l, sample()...)
+	every := collect(t, dir, query.Filter{})
+	for from := range uint64(len(every) + 2) {
+		var got []uint64
+		for r, err := range query.RecordsFrom(t.Context(), dir, query.Filter{}, from) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, r.Seq)
+		}
+		if diff := cmp.Diff(every[min(int(from), len(every)):], got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("from %d (-want +got):\n%s", from, diff)
 		}
 	}
 }

@@ -111,14 +111,17 @@ func (p *packed) Close() error { return errors.Join(p.ReadCloser.Close(), p.f.Cl
 const clockMargin = 24 * time.Hour
 
 // segments returns the segments without those that were finished well before
-// since.
-func segments(dir string, since time.Time) ([]Segment, error) {
+// what f wants, or begun well after it.
+func segments(dir string, f Filter) ([]Segment, error) {
 	out, err := Segments(dir)
-	if err != nil || since.IsZero() {
-		return out, err
+	if err != nil {
+		return nil, err
 	}
-	for i := len(out) - 1; i > 0; i-- {
-		if at := began(out[i]); !at.IsZero() && at.Add(clockMargin).Before(since) {
+	for i := len(out) - 1; i > 0 && !f.Until.IsZero() && began(out[i]).Add(-clockMargin).After(f.Until); i-- {
+		out = out[:i]
+	}
+	for i := len(out) - 1; i > 0 && !f.Since.IsZero(); i-- {
+		if at := began(out[i]); !at.IsZero() && at.Add(clockMargin).Before(f.Since) {
 			return out[i:], nil
 		}
 	}
@@ -150,11 +153,17 @@ func segmentOf(dir string, seq uint64) (*Segment, error) {
 	if err != nil {
 		return nil, err
 	}
+	return &segs[holding(segs, seq)], nil
+}
+
+// holding returns which segment holds a record, or the first one if that begins
+// after it.
+func holding(segs []Segment, seq uint64) int {
 	at := 0
 	for at+1 < len(segs) && uint64(segs[at+1].First) <= seq {
 		at++
 	}
-	return &segs[at], nil
+	return at
 }
 
 // began returns the time of a segment's first record, zero if it has none.
