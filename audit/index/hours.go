@@ -35,17 +35,21 @@ ON CONFLICT DO UPDATE SET n = n + excluded.n, sent = sent + excluded.sent, recei
 	first = min(first, excluded.first), last = max(last, excluded.last), seq = min(seq, excluded.seq)`
 
 // Facts is a table expression, with its arguments, of the records from a time
-// up to another, both in nanoseconds, as rows of hours: whole hours are taken
+// up to another, both in nanoseconds, as rows of hours with their shape: whole hours are taken
 // from there, what is left of the first and the last out of the records.
 func Facts(from, until int64) (expr string, args []any) {
 	// hours [lo, hi) lie wholly within.
 	lo, hi := HourOf(from+nanosPerHour-1), HourOf(until)
-	const single = `SELECT time / 3600000000000 AS hour, kind, run, host, method, rule, credential, verdict, reason,
+	const (
+		counted = `SELECT hour, counts.shape, kind, run, host, method, rule, credential, verdict, reason, n, sent, received, first, last, seq
+	FROM counts CROSS JOIN shapes ON shapes.shape = counts.shape WHERE hour >= ? AND hour < ?`
+		single = `SELECT time / 3600000000000 AS hour, entries.shape, kind, run, host, method, rule, credential, verdict, reason,
 	1 AS n, sent, received, time AS first, time AS last, seq
 	FROM entries CROSS JOIN shapes ON shapes.shape = entries.shape WHERE time >= ? AND time < ?`
+	)
 	if lo >= hi {
 		return "(" + single + ")", []any{from, until}
 	}
-	return "(SELECT * FROM hours WHERE hour >= ? AND hour < ? UNION ALL " + single + " UNION ALL " + single + ")",
+	return "(" + counted + " UNION ALL " + single + " UNION ALL " + single + ")",
 		[]any{lo, hi, from, lo * nanosPerHour, hi * nanosPerHour, until}
 }

@@ -53,7 +53,7 @@ type Config struct {
 const (
 	magic       = "SQLite format 3\x00"
 	application = 0x53504158 // in the file's header: SPAX
-	version     = 6          // of the tables; another one is made anew
+	version     = 7          // of the tables; another one is made anew
 )
 
 // ErrShared is wrapped by Open's error when others can write where the index is kept.
@@ -257,13 +257,14 @@ var schema = strings.NewReplacer(
 	"$shared", those(true, declared), "$own", those(false, declared), "$columns", names(""),
 ).Replace(`
 PRAGMA application_id = 1397768536;
-PRAGMA user_version = 6;
+PRAGMA user_version = 7;
 CREATE TABLE log_dir (dir TEXT NOT NULL);
 CREATE TABLE segments (
 	first INTEGER PRIMARY KEY, -- number of the first record
 	bytes INTEGER NOT NULL,    -- that were read so far
 	lines INTEGER NOT NULL,
 	bad   INTEGER NOT NULL,    -- lines that are no record
+	odd   INTEGER NOT NULL,    -- records that a row does not tell all of
 	hash  BLOB NOT NULL,       -- of them: a state of SHA-256
 	rest  TEXT NOT NULL,       -- why what follows cannot be read, '' if it can
 	later INTEGER NOT NULL,    -- number of the first record of a later schema
@@ -275,10 +276,12 @@ CREATE TABLE shapes (
 	sum   BLOB NOT NULL UNIQUE, -- of SHA-256 of all that follows
 	$shared
 );
-CREATE INDEX shapes_run ON shapes (run) WHERE run <> '';
-CREATE INDEX shapes_host ON shapes (host) WHERE host <> '';
+CREATE INDEX shapes_run ON shapes (run);
+CREATE INDEX shapes_host ON shapes (host);
 CREATE TABLE entries (shape INTEGER NOT NULL, $own);
-CREATE VIEW records AS SELECT $columns FROM entries JOIN shapes USING (shape);
+-- Each has its shape. A LEFT JOIN keeps the planner from going through all shapes, and to their
+-- records from there, where no shape is asked for.
+CREATE VIEW records AS SELECT $columns FROM entries LEFT JOIN shapes USING (shape);
 -- The records of whole hours, counted: hour is hours since 1970.
 CREATE TABLE counts (
 	hour INTEGER NOT NULL, shape INTEGER NOT NULL,
@@ -290,6 +293,13 @@ CREATE TABLE counts (
 CREATE VIEW hours AS
 	SELECT hour, kind, run, host, method, rule, credential, verdict, reason, n, sent, received, first, last, seq
 	FROM counts JOIN shapes USING (shape);
+-- What the planner takes for granted, in whatever log: how many rows there are, and how many of them are
+-- alike in the columns of an index. Without it the order of the records would count for more than what is looked for.
+ANALYZE log_dir;
+INSERT INTO sqlite_stat1 VALUES
+	('entries', 'entries_time', '10000000 1'), ('entries', 'entries_id', '10000000 1'), ('entries', 'entries_ref', '10000000 2'),
+	('entries', 'entries_shape', '10000000 30 1'), ('entries', 'entries_hash', '3000000 2'), ('entries', 'entries_values', '3000000 2'),
+	('shapes', 'shapes_run', '300000 60'), ('shapes', 'shapes_host', '300000 60'), ('counts', 'counts', '400000 100 1');
 -- log is records with a time that people read.
 CREATE VIEW log AS
 	SELECT strftime('%Y-%m-%dT%H:%M:%fZ', time / 1000000000.0, 'unixepoch') AS at, * FROM records;
@@ -304,7 +314,7 @@ const HashedPath = `path >= '/hmac:' AND path < '/hmac;'`
 var lookups = []string{
 	"entries_time ON entries (time)",
 	"entries_id ON entries (id)",
-	"entries_ref ON entries (ref) WHERE ref <> ''",
+	"entries_ref ON entries (ref)",
 	"entries_shape ON entries (shape, time)",
 	"entries_long ON entries (time) WHERE length(path) > 60",
 	"entries_hash ON entries (query_hash) WHERE query_hash <> ''",

@@ -494,6 +494,41 @@ func TestSQLReads(t *testing.T) {
 	}
 }
 
+// Few records are not looked for among all, also where their order is asked for, and
+// all are not looked for one by one.
+func TestSQLIsPlannedByWhatIsRare(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, 10)
+	x, _ := f.open(t)
+	for question, want := range map[string]string{
+		"SELECT at, path FROM log WHERE host = 'a' ORDER BY seq":                                           "shapes_host entries_shape",
+		"SELECT at, path FROM log WHERE host = 'a' ORDER BY at LIMIT 20":                                   "shapes_host entries_shape",
+		"SELECT at, path FROM log WHERE run = 'a' AND kind = 'done' ORDER BY seq":                          "shapes_run entries_shape",
+		"SELECT * FROM records WHERE id = 'a' ORDER BY seq":                                                "entries_id",
+		"SELECT a.host, d.us FROM records a JOIN records d ON d.ref = a.id WHERE a.run = 'a'":              "shapes_run entries_shape entries_ref",
+		"SELECT status, count(*) FROM records GROUP BY 1":                                                  "SCAN entries",
+		"SELECT count(*) FROM records WHERE path LIKE '%a%'":                                               "SCAN entries",
+		"SELECT host, sum(sent) FROM records WHERE time > 1800000000000000000 AND status = 200 GROUP BY 1": "entries_time",
+	} {
+		var plan strings.Builder
+		for row, err := range x.SQL(t.Context(), "EXPLAIN QUERY PLAN "+question) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintln(&plan, row[3])
+		}
+		rest, ok := plan.String(), false
+		for part := range strings.SplitSeq(want, " ") {
+			if _, rest, ok = strings.Cut(rest, part); !ok {
+				break
+			}
+		}
+		if !ok {
+			t.Errorf("%s: want %s one after the other:\n%s", question, want, plan.String())
+		}
+	}
+}
+
 func TestSQLChangesNothingAndReadsNothingElse(t *testing.T) {
 	f := newFixture(t)
 	f.add(t, 3)
@@ -501,7 +536,7 @@ func TestSQLChangesNothingAndReadsNothingElse(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other")
 	for _, q := range []string{
 		"DELETE FROM records", "INSERT INTO log_dir VALUES ('x')", "DROP TABLE records", "CREATE TABLE t (x)",
-		"CREATE TEMP TABLE t (x)", "PRAGMA query_only = 0; DELETE FROM records", "PRAGMA user_version = 7",
+		"CREATE TEMP TABLE t (x)", "PRAGMA query_only = 0; DELETE FROM records", "PRAGMA user_version = 99",
 		"SELECT 1; DELETE FROM records", "VACUUM INTO '" + other + "'", "ATTACH '" + other + "' AS o",
 		"ATTACH '" + f.path + "' AS o", "SELECT load_extension('x')", "SELECT readfile('/etc/passwd')", "nonsense",
 	} {

@@ -12,7 +12,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
+	"time"
 
 	"sallyport/audit"
 	"sallyport/audit/query"
@@ -20,15 +23,15 @@ import (
 
 // state is what was read of a segment.
 type state struct {
-	first, bytes, lines, bad int64
-	hash                     []byte // of all that was read, as a state of SHA-256 to go on from
-	rest                     string // why what follows cannot be read, of a packed file that is damaged
-	later                    Later  // the first of a later schema
-	file                     string // which file it was, and how it stood before it was read
+	first, bytes, lines, bad, odd int64
+	hash                          []byte // of all that was read, as a state of SHA-256 to go on from
+	rest                          string // why what follows cannot be read, of a packed file that is damaged
+	later                         Later  // the first of a later schema
+	file                          string // which file it was, and how it stood before it was read
 }
 
 func (x *Index) states(ctx context.Context) ([]state, error) {
-	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, hash, rest, later, schema, file FROM segments ORDER BY first")
+	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, odd, hash, rest, later, schema, file FROM segments ORDER BY first")
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +39,7 @@ func (x *Index) states(ctx context.Context) ([]state, error) {
 	var out []state
 	for rows.Next() {
 		var s state
-		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.hash, &s.rest, &s.later.Seq, &s.later.Schema, &s.file); err != nil {
+		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.odd, &s.hash, &s.rest, &s.later.Seq, &s.later.Schema, &s.file); err != nil {
 			return nil, err
 		}
 		out = append(out, s)
@@ -48,29 +51,41 @@ func (x *Index) states(ctx context.Context) ([]state, error) {
 // from them. Of a file that is another than it was, or that changed, it reads
 // again as much as was read before.
 func (x *Index) continues(ctx context.Context, segs []query.Segment, known []state) (bool, error) {
-	if len(segs) < len(known) {
+	again, ok := changed(segs, known)
+	if !ok {
 		return false, nil
 	}
-	for i, k := range known {
-		if segs[i].First != k.first {
-			return false, nil
-		}
-		file := identity(segs[i])
-		if file != "" && file == k.file {
-			continue
-		}
+	for _, i := range again {
+		k := &known[i]
 		if k.rest != "" {
 			return false, nil // it may be whole now
 		}
-		if same, err := sameLines(segs[i], k); err != nil || !same {
+		k.file = identity(segs[i])
+		if same, err := sameLines(segs[i], *k); err != nil || !same {
 			return false, err
 		}
-		known[i].file = file
-		if _, err := x.db.ExecContext(ctx, "UPDATE segments SET file = ? WHERE first = ? AND bytes = ?", file, k.first, k.bytes); err != nil {
+		if _, err := x.db.ExecContext(ctx, "UPDATE segments SET file = ? WHERE first = ? AND bytes = ?", k.file, k.first, k.bytes); err != nil {
 			return false, fmt.Errorf("bringing the index up to date: %w", err)
 		}
 	}
 	return true, nil
+}
+
+// changed returns which of the segments that were read are another file now, or have
+// changed; ok is false if one is not there.
+func changed(segs []query.Segment, known []state) (list []int, ok bool) {
+	if len(segs) < len(known) {
+		return nil, false
+	}
+	for i, k := range known {
+		if segs[i].First != k.first {
+			return nil, false
+		}
+		if file := identity(segs[i]); file == "" || file != k.file {
+			list = append(list, i)
+		}
+	}
+	return list, true
 }
 
 // identity says which file a segment is and how it stands: whoever writes to
@@ -264,10 +279,20 @@ func take(recs []audit.Record, line []byte, st *state) []audit.Record {
 		st.bad++
 		return recs[:len(recs)-1]
 	}
+	if !told(r, st.first+st.lines-1) {
+		st.odd++
+	}
 	if r.Schema > audit.Schema && st.later.Schema == 0 {
 		st.later = Later{int64(r.Seq), r.Schema}
 	}
 	return recs
+}
+
+// told reports whether a row tells all that a record does, and whether the record
+// is the one that its place in the log is for.
+func told(r *audit.Record, seq int64) bool {
+	return r.Schema == audit.Schema && r.Seq == uint64(seq) && r.Time.Location() == time.UTC && r.Time.Equal(time.Unix(0, nanos(r.Time))) &&
+		!slices.ContainsFunc(r.Cut, func(name string) bool { return name == "" || strings.Contains(name, ",") })
 }
 
 // progress is how many octets of files were read. How far a packed one is, is

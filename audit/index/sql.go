@@ -81,7 +81,7 @@ func (x *Index) SQL(ctx context.Context, question string) iter.Seq2[[]any, error
 }
 
 func (x *Index) ask(ctx context.Context, question string, yield func([]any) bool) (err error) {
-	db, err := sql.Open("sqlite", dsn(x.path, "ro", "query_only(1)", "busy_timeout(60000)", "trusted_schema(0)"))
+	db, err := sql.Open("sqlite", dsn(x.path, "ro", "query_only(1)", "busy_timeout(60000)", "cache_size(-65536)", "trusted_schema(0)"))
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"sallyport/audit"
+	"sallyport/audit/index"
 	"sallyport/audit/query"
 	"sallyport/audit/segment"
 )
@@ -174,7 +175,7 @@ the log; text that it makes is printed as text, tabs and lines too, or with -o j
 			if err != nil {
 				return err
 			}
-			return printRecords(c, dir, f, query.RecordsUntil(c.Context(), dir, f))
+			return printRecords(c, dir, f, recordsOf(c, dir, f))
 		},
 	}
 	c.Flags().StringVar(&question, "sql", "", "a question to the index, which can change nothing")
@@ -335,6 +336,16 @@ func tellNone(c *cobra.Command, dir string, f query.Filter) error {
 	return err
 }
 
+// recordsOf returns the records of the log in dir that f matches, with the help of an
+// index if there is one.
+func recordsOf(c *cobra.Command, dir string, f query.Filter) iter.Seq2[audit.Record, error] {
+	path, own, err := indexPath(c, dir)
+	if err != nil { // nowhere to keep one
+		return query.RecordsUntil(c.Context(), dir, f)
+	}
+	return index.Records(c.Context(), index.Config{Dir: dir, Path: path, Own: own}, f)
+}
+
 // ofKnownSchema tells once that records are of a later schema than this program's: they
 // are read all the same, and may say more than is shown.
 func ofKnownSchema(c *cobra.Command, recs iter.Seq2[audit.Record, error]) iter.Seq2[audit.Record, error] {
@@ -389,7 +400,7 @@ func beginning(c *cobra.Command, dir, field, asked string) (found string, err er
 	if err != nil {
 		return "", err
 	}
-	for r, err := range query.RecordsUntil(c.Context(), dir, f) {
+	for r, err := range recordsOf(c, dir, f) {
 		v := map[string]string{"run": r.Run, "id": r.ID, "ref": r.Ref}[field]
 		switch {
 		case errors.Is(err, context.Canceled):

@@ -117,7 +117,7 @@ func exportTo(c *cobra.Command, dir, file, format string, f query.Filter, j *que
 	if err != nil {
 		return err
 	}
-	recs := selected(c, ofKnownSchema(c, query.RecordsUntil(c.Context(), dir, f)), j)
+	recs := selected(c, ofKnownSchema(c, recordsOf(c, dir, f)), j)
 	w := c.OutOrStdout()
 	var out *os.File
 	if file != "" {
