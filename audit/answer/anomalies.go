@@ -2,6 +2,7 @@ package answer
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -77,6 +78,11 @@ func (h *hunt) each(question string, args []any, into []any, use func() error) e
 	if err != nil {
 		return err
 	}
+	return scan(rows, into, use)
+}
+
+// scan calls use with the scanned columns of every row.
+func scan(rows *sql.Rows, into []any, use func() error) error {
 	defer rows.Close() //nolint:errcheck // it was only read
 	for rows.Next() {
 		if err := rows.Scan(into...); err != nil {

@@ -2,6 +2,9 @@ package answer_test
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -184,5 +187,50 @@ func TestBeaconOfManyRequests(t *testing.T) {
 		if said == "" != (tt.want == "") || !strings.Contains(said, tt.want) {
 			t.Errorf("late by %v: %q, want %q", tt.late, said, tt.want)
 		}
+	}
+}
+
+// Beacons are what all the times of all requests, one after the other, say: whatever
+// the hours, shapes and order that the index keeps them in.
+func TestBeaconsAreThoseOfTheirTimes(t *testing.T) {
+	d := rand.New(rand.NewPCG(1, 2))
+	var recs []audit.Record
+	times := map[string][]time.Time{} // by host and run
+	for i := range 60 {
+		host, run := fmt.Sprintf("h%d.example", i%7), []string{"", "r1", "r2", "r3"}[d.IntN(4)]
+		every := time.Duration(200+d.IntN(9_000_000)) * time.Millisecond / 10
+		at, jitter := start.Add(time.Duration(d.IntN(3600))*time.Second), d.Float64()/3
+		for range 4 + d.IntN(60) {
+			at = at.Add(time.Duration(float64(every) * (1 + jitter*(d.Float64()*2-1))))
+			r := audit.Record{
+				Kind: []audit.Kind{audit.Admit, audit.Refuse}[d.IntN(2)], ID: fmt.Sprintf("b%d", len(recs)), Time: at, Run: run, Host: host, Method: []string{"GET", "POST"}[d.IntN(2)],
+			}
+			if at.Before(start.Add(24 * time.Hour)) {
+				recs = append(recs, r)
+				times[host+" "+run] = append(times[host+" "+run], at)
+			}
+		}
+	}
+	want := map[string]bool{}
+	for who, list := range times {
+		slices.SortFunc(list, time.Time.Compare)
+		n := float64(len(list) - 1)
+		mean := float64(list[len(list)-1].Sub(list[0])) / n
+		sum := 0.0
+		for i := 1; i < len(list); i++ {
+			sum += math.Pow(float64(list[i].Sub(list[i-1]))-mean, 2)
+		}
+		if len(list) >= 8 && mean >= float64(time.Second) && math.Sqrt(sum/n) <= mean/10 {
+			want[who] = true
+		}
+	}
+	got := map[string]bool{}
+	for _, a := range anomalies(t, recs...) {
+		if a.Kind == answer.Beacon {
+			got[a.Host+" "+a.Run] = true
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(want) < 2 || len(want) == len(times) {
+		t.Errorf("%d of %d are regular (-want +got):\n%s", len(want), len(times), diff)
 	}
 }

@@ -303,24 +303,32 @@ func doneOf(ctx context.Context, x *index.Index, id string) (*audit.Record, erro
 // query or one of its values, as a path or segments of one that follow each other, as the method, or
 // in what was too long to be kept. A path begins with a slash.
 func Holding(ctx context.Context, x *index.Index, hashes ...string) iter.Seq2[audit.Record, error] {
-	var parts []string
 	var args []any
+	var numbers []string // of the hashes, as arguments
 	for _, h := range hashes {
-		if h == "" {
-			continue
+		if h != "" {
+			args = append(args, h)
+			numbers = append(numbers, "?"+strconv.Itoa(len(args)))
 		}
-		parts = append(parts, `SELECT seq FROM entries WHERE query_hash = ? AND query_hash <> ''
-		UNION SELECT seq FROM entries WHERE query_values <> '' AND instr(query_values, ?) > 0
-		UNION SELECT seq FROM entries WHERE `+index.HashedPath+` AND instr(path, ?) > 0
-		UNION SELECT seq FROM entries WHERE shape IN (SELECT shape FROM shapes WHERE method = ?)
-		UNION SELECT seq FROM records WHERE cut <> '' AND
-			instr(host || ' ' || path || ' ' || error || ' ' || answer || ' ' || data || ' ' || method || ' ' || client, ?) > 0`)
-		args = append(args, h, h, h, h, h)
 	}
-	if len(parts) == 0 {
+	if len(args) == 0 {
 		return func(func(audit.Record, error) bool) {}
 	}
-	return x.Records(ctx, "WHERE r.seq IN ("+strings.Join(parts, " UNION ")+") ORDER BY r.seq", args...)
+	// holds is the condition that one of the hashes stands in a text: each text is gone through once.
+	holds := func(text string) string {
+		parts := make([]string, len(numbers))
+		for i, n := range numbers {
+			parts[i] = "instr(" + text + ", " + n + ") > 0"
+		}
+		return "(" + strings.Join(parts, " OR ") + ")"
+	}
+	one := "IN (" + strings.Join(numbers, ", ") + ")"
+	return x.Records(ctx, `WHERE r.seq IN (SELECT seq FROM entries WHERE query_hash `+one+` AND query_hash <> ''
+		UNION SELECT seq FROM entries WHERE query_values <> '' AND `+holds("query_values")+`
+		UNION SELECT seq FROM entries WHERE `+index.HashedPath+` AND `+holds("path")+`
+		UNION SELECT seq FROM entries WHERE shape IN (SELECT shape FROM shapes WHERE method `+one+`)
+		UNION SELECT seq FROM records WHERE cut <> '' AND
+			`+holds("host || ' ' || path || ' ' || error || ' ' || answer || ' ' || data || ' ' || method || ' ' || client")+`) ORDER BY r.seq`, args...)
 }
 
 // Span is a time from, and up to, another.

@@ -333,16 +333,19 @@ func TestHolding(t *testing.T) {
 	recs[3].Cut = []string{"path"}
 	recs[3].Values = "hmac:44 hmac:55"
 	x := opened(t, recs...)
-	for hash, want := range map[string]string{"hmac:11": "A1 D1 A2 D2", "hmac:22": "A1", "hmac:33": "", "hmac:44": "A1", "hmac:55": "A1", "": ""} {
+	for hashes, want := range map[string]string{
+		"hmac:11": "A1 D1 A2 D2", "hmac:22": "A1", "hmac:33": "", "hmac:44": "A1", "hmac:55": "A1", "": "",
+		"hmac:33 hmac:55": "A1", "hmac:33 hmac:44 hmac:11": "A1 D1 A2 D2",
+	} {
 		var got []string
-		for r, err := range answer.Holding(t.Context(), x, hash) {
+		for r, err := range answer.Holding(t.Context(), x, strings.Split(hashes, " ")...) {
 			if err != nil {
 				t.Fatal(err)
 			}
 			got = append(got, r.ID)
 		}
 		if strings.Join(got, " ") != want {
-			t.Errorf("Holding(%q) = %v, want %s", hash, got, want)
+			t.Errorf("Holding(%q) = %v, want %s", hashes, got, want)
 		}
 	}
 }

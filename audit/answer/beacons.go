@@ -1,6 +1,7 @@
 package answer
 
 import (
+	"database/sql"
 	"math"
 	"time"
 )
@@ -16,6 +17,7 @@ const (
 // rhythm is when a run asked for a host.
 type rhythm struct {
 	run, host   string
+	shapes      string // of its requests, with commas between
 	first, last int64
 	n           int64
 }
@@ -30,9 +32,9 @@ func (h *hunt) beacons() error {
 	facts, args := h.span.facts()
 	var often []rhythm
 	var r rhythm
-	err := h.each(`SELECT run, host, sum(n), min(first), max(last) FROM `+facts+` WHERE kind IN ('admit', 'refuse') AND host <> ''
+	err := h.each(`SELECT run, host, sum(n), min(first), max(last), group_concat(shape) FROM `+facts+` WHERE kind IN ('admit', 'refuse') AND host <> ''
 		GROUP BY run, host HAVING sum(n) >= ? ORDER BY run, host`, append(args, beats),
-		[]any{&r.run, &r.host, &r.n, &r.first, &r.last}, func() error {
+		[]any{&r.run, &r.host, &r.n, &r.first, &r.last, &r.shapes}, func() error {
 			if r.mean() >= float64(leastBeat) {
 				often = append(often, r)
 			}
@@ -41,9 +43,14 @@ func (h *hunt) beacons() error {
 	if err != nil {
 		return err
 	}
+	ask, err := h.x.DB().PrepareContext(h.ctx, asking) // once: most are asked once
+	if err != nil {
+		return err
+	}
+	defer ask.Close() //nolint:errcheck // it was only read
 	for i := range often {
 		r := &often[i]
-		seqs, ok, err := h.steady(r)
+		seqs, ok, err := h.steady(ask, r)
 		if err != nil {
 			return err
 		}
@@ -69,13 +76,17 @@ const (
 // steady reports whether requests are as regular as a clock's: the intervals' standard
 // deviation is no more than a tenth of their mean. It stops as soon as the squares of
 // what differs are more than that. seqs are the numbers of the first records.
-func (h *hunt) steady(r *rhythm) (seqs []int64, ok bool, err error) {
+func (h *hunt) steady(ask *sql.Stmt, r *rhythm) (seqs []int64, ok bool, err error) {
 	most := math.Pow(regular*r.mean(), 2) * float64(r.n-1)
 	sum, last := 0.0, int64(-1)
 	at, seq := h.span.From.UnixNano(), int64(-1)
 	for limit, more := glance, true; more; limit = stride {
 		got := 0
-		err := h.each(asking(r.run), []any{r.run, r.host, at, seq, h.span.Until.UnixNano(), limit}, []any{&at, &seq}, func() error {
+		rows, err := ask.QueryContext(h.ctx, r.shapes, at, seq, h.span.Until.UnixNano(), limit)
+		if err != nil {
+			return nil, false, err
+		}
+		err = scan(rows, []any{&at, &seq}, func() error {
 			if len(seqs) < maxIDs {
 				seqs = append(seqs, seq)
 			}
@@ -94,12 +105,6 @@ func (h *hunt) steady(r *rhythm) (seqs []int64, ok bool, err error) {
 	return seqs, sum <= most, nil
 }
 
-// asking selects the requests of a run to a host, from one on.
-func asking(run string) string {
-	known := "run <> ''" // what an index of shapes is of
-	if run == "" {
-		known = "host <> ''"
-	}
-	return `SELECT time, seq FROM entries WHERE shape IN (SELECT shape FROM shapes WHERE run = ?1 AND host = ?2 AND ` + known + `
-		AND kind IN ('admit', 'refuse')) AND time >= ?3 AND (time, seq) > (?3, ?4) AND time < ?5 ORDER BY time, seq LIMIT ?6`
-}
+// asking selects requests of some shapes, from one on.
+const asking = `SELECT time, seq FROM entries WHERE shape IN (SELECT value FROM json_each('[' || ?1 || ']'))
+	AND time >= ?2 AND (time, seq) > (?2, ?3) AND time < ?4 ORDER BY time, seq LIMIT ?5`
