@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -124,9 +125,12 @@ func (h *hunt) domains() error {
 		case f.Refused > 0:
 			verdict = "refused"
 		}
-		h.add(NewDomain, f.Host, f.Run, f.Time.UnixNano(), []string{f.ID},
-			"%s was asked for, and %s, for the first time; no name below %s is in the log of the %s before.",
-			f.Host, verdict, d, span(h.baseline.Until.Sub(h.baseline.From)))
+		before := "no name below " + d + " is"
+		if _, err := netip.ParseAddr(d); err == nil {
+			before = "it is not"
+		}
+		h.add(NewDomain, f.Host, f.Run, f.Time.UnixNano(), []string{f.ID}, "%s was asked for, and %s, for the first time; %s in the log of the %s before.",
+			f.Host, verdict, before, span(h.baseline.Until.Sub(h.baseline.From)))
 	}
 	return nil
 }

@@ -58,6 +58,19 @@ func each(n int, r audit.Record, change func(i int, r *audit.Record)) []audit.Re
 	return out
 }
 
+// Nothing is below an address.
+func TestNewAddressIsNoDomain(t *testing.T) {
+	for host, want := range map[string]string{
+		"192.0.2.7":       "192.0.2.7 was asked for, and refused, for the first time; it is not in the log of the 29 days before.",
+		"a.fresh.example": "a.fresh.example was asked for, and refused, for the first time; no name below fresh.example is in the log of the 29 days before.",
+	} {
+		got := anomalies(t, audit.Record{Kind: audit.Refuse, ID: "x", Time: start, Verdict: "deny", Reason: "address_not_allowed", Host: host, Port: 443})
+		if len(got) != 1 || got[0].Why != want {
+			t.Errorf("anomalies of %s = %+v, want %q", host, got, want)
+		}
+	}
+}
+
 // Each case has a twin beside it that is not odd.
 func TestAnomalies(t *testing.T) {
 	admit := audit.Record{Kind: audit.Admit, Run: "r", Cell: "c", Verdict: "inspect", Reason: "allowed", Host: "api.known.example", Port: 443, Method: "GET", Path: "/v1"}

@@ -441,6 +441,27 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// Where a terminal is wide, a line leads to all that belongs to its record.
+func TestWideTableHasIDs(t *testing.T) {
+	recs := func(yield func(audit.Record, error) bool) {
+		yield(audit.Record{Time: start, ID: "01KG929JMR0XK3YN70K10FKSND", Kind: audit.Refuse, Reason: "bad_request", Host: "a.example", Path: "/" + strings.Repeat("é", 300)}, nil)
+	}
+	for columns := range 200 {
+		var out bytes.Buffer
+		if err := query.Table(&out, columns, recs); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := strings.Contains(out.String(), " 01KG929JMR0XK3YN70K10FKSND\n"), columns >= 127; got != want {
+			t.Errorf("of %d columns: the id is there: %v, want %v:\n%s", columns, got, want, &out)
+		}
+		for line := range strings.Lines(out.String()) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); columns >= 80 && n > columns {
+				t.Errorf("of %d columns: a line of %d: %s", columns, n, line)
+			}
+		}
+	}
+}
+
 func TestDenials(t *testing.T) {
 	l, dir := open(t)
 	add(t, l, sample()...)

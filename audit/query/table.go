@@ -106,14 +106,21 @@ const (
 	widthJudged = 7
 	widthReason = 22
 	leastWhat   = 24
+	widthID     = 26
+	leastForID  = Columns + widthID + 1 // columns from which on ids have one
 )
 
 // Table writes records as lines of at most that many columns, under a heading and,
-// where the day changes, its date. Times are UTC. It writes as it reads. Lines
+// where the day changes, its date. Where there is room it ends each with the id, which
+// leads to all that belongs to a record. Times are UTC. It writes as it reads. Lines
 // that are no records are told in place; the first other error ends it.
 func Table(w io.Writer, columns int, recs iter.Seq2[audit.Record, error]) error {
 	day := ""
-	t := table{w, max(leastWhat, columns-(widthTime+widthKind+widthJudged+widthReason+4))}
+	t := table{w: w, ids: columns >= leastForID}
+	t.what = max(leastWhat, columns-(widthTime+widthKind+widthJudged+widthReason+4))
+	if t.ids {
+		t.what -= widthID + 1
+	}
 	for r, err := range recs {
 		if bad, ok := errors.AsType[*LineError](err); ok {
 			if _, err := fmt.Fprintf(w, "%s\n", Fit(Printable("! "+bad.Error()), columns)); err != nil {
@@ -128,7 +135,7 @@ func Table(w io.Writer, columns int, recs iter.Seq2[audit.Record, error]) error 
 		if err := t.heading(&day, at.Format(time.DateOnly)); err != nil {
 			return err
 		}
-		if err := t.row(at.Format(time.TimeOnly), string(r.Kind), r.Verdict, r.Reason, What(&r)); err != nil {
+		if err := t.row(at.Format(time.TimeOnly), string(r.Kind), r.Verdict, r.Reason, What(&r), r.ID); err != nil {
 			return err
 		}
 	}
@@ -139,6 +146,7 @@ func Table(w io.Writer, columns int, recs iter.Seq2[audit.Record, error]) error 
 type table struct {
 	w    io.Writer
 	what int
+	ids  bool
 }
 
 // heading writes the date where it changes, and the columns' names above all.
@@ -147,7 +155,7 @@ func (t table) heading(day *string, today string) error {
 		return nil
 	}
 	if *day == "" {
-		if err := t.row("TIME UTC", "KIND", "VERDICT", "REASON", "WHAT"); err != nil {
+		if err := t.row("TIME UTC", "KIND", "VERDICT", "REASON", "WHAT", "ID"); err != nil {
 			return err
 		}
 	}
@@ -156,17 +164,22 @@ func (t table) heading(day *string, today string) error {
 	return err
 }
 
-func (t table) row(when, kind, judged, reason, what string) error {
+func (t table) row(when, kind, judged, reason, what, id string) error {
 	ofKind, ofJudged := widthKind, widthJudged
 	if judged == "" { // a long kind has room where no verdict is
 		ofJudged = max(0, widthJudged-max(0, width(Printable(kind))-widthKind))
 		ofKind += widthJudged - ofJudged
 	}
-	var b strings.Builder
-	for _, c := range []struct {
+	type cell struct {
 		text  string
 		width int
-	}{{when, widthTime}, {kind, ofKind}, {judged, ofJudged}, {reason, widthReason}, {what, t.what}} {
+	}
+	cells := []cell{{when, widthTime}, {kind, ofKind}, {judged, ofJudged}, {reason, widthReason}, {what, t.what}}
+	if t.ids {
+		cells = append(cells, cell{id, widthID})
+	}
+	var b strings.Builder
+	for _, c := range cells {
 		text := Fit(Printable(c.text), c.width)
 		b.WriteString(text)
 		b.WriteString(strings.Repeat(" ", c.width-width(text)+1))
@@ -180,7 +193,7 @@ func (t table) row(when, kind, judged, reason, what string) error {
 func width(s string) int {
 	n := 0
 	for _, r := range s {
-		if n++; r >= 0x1100 {
+		if n++; r >= 0x1100 && r != '…' {
 			n++
 		}
 	}
@@ -195,7 +208,7 @@ func Fit(s string, limit int) string {
 	n := 0
 	for i, r := range s {
 		if n += width(string(r)); n > limit-1 {
-			return s[:i] + "…"
+			return strings.TrimSuffix(s[:i], "…") + "…"
 		}
 	}
 	return s
