@@ -15,6 +15,7 @@ import (
 
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/target"
 )
 
 // exchange is one request and its answer.
@@ -193,9 +194,15 @@ func (x *exchange) request() rules.Request {
 	return req
 }
 
-// refuse has a request recorded that is refused before a policy is asked.
+// refuse has a request recorded that is refused before a policy is asked, without the
+// placeholders that it leaks.
 func (x *exchange) refuse(reason rules.Reason, cause error) {
-	x.deny(x.cfg.Gate.Refuse(x.ctx, x.request(), reason, cause))
+	req := x.request()
+	req.Carries = append(x.cfg.Find(x.st.cell, x.in), x.run.inName(x.st)...)
+	if name, err := target.ParseName(x.st.hello); err == nil && x.cfg.FindName != nil { // the cause may cite it
+		req.Carries = append(req.Carries, x.cfg.FindName(x.st.cell, name)...)
+	}
+	x.deny(x.cfg.Gate.Refuse(x.ctx, req, reason, cause))
 }
 
 // deny answers with a refusal that is recorded already.

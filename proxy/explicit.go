@@ -104,8 +104,8 @@ func (r *run) connectRequest(ctx context.Context, st *stream) {
 		bad = &formError{rules.BadRequest, err}
 	}
 	if bad != nil {
-		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, rules.Request{Question: rules.Connect, Cell: st.cell, Endpoint: to, Method: http.MethodConnect},
-			bad.reason, bad.err))
+		req := rules.Request{Question: rules.Connect, Cell: st.cell, Endpoint: to, Method: http.MethodConnect, Carries: r.inName(st)}
+		r.refuseStream(ctx, st, r.cfg.Gate.Refuse(ctx, req, bad.reason, bad.err))
 		return
 	}
 	r.connect(ctx, st)

@@ -159,8 +159,7 @@ func (w *h2Watch) count(what string) {
 // refuse records a request that net/http refused.
 func (w *h2Watch) refuse(reason rules.Reason, what string) {
 	w.st.requests.Add(1)
-	req := rules.Request{Question: rules.Fetch, Cell: w.st.cell, Endpoint: w.st.endpoint, Secure: w.st.secure}
-	_ = w.run.cfg.Gate.Refuse(w.ctx, req, reason, fmt.Errorf("%w: HTTP/2: %s", errHead, what)) // the error is the refusal itself
+	_ = w.run.cfg.Gate.Refuse(w.ctx, w.st.unread(), reason, fmt.Errorf("%w: HTTP/2: %s", errHead, what)) // the error is the refusal itself
 }
 
 // lost records a connection that ends because of what cannot be read on it, once.

@@ -258,8 +258,7 @@ func (c *http1) reject(err error) {
 	if errors.Is(err, h1.ErrTooLarge) {
 		reason, err = rules.Limit, c.run.largeHead()
 	}
-	req := rules.Request{Question: rules.Fetch, Cell: c.st.cell, Endpoint: c.st.endpoint, Secure: c.st.secure}
-	err = c.run.cfg.Gate.Refuse(c.ctx, req, reason, fmt.Errorf("%w: %w", errHead, err))
+	err = c.run.cfg.Gate.Refuse(c.ctx, c.st.unread(), reason, fmt.Errorf("%w: %w", errHead, err))
 	denied, ok := errors.AsType[*gate.DeniedError](err)
 	if !ok {
 		return

@@ -169,12 +169,17 @@ func (st *stream) leave() {
 // refuseHead records a request that could not be read. That of a stream that is
 // refused anyway is told by the stream's own record.
 func (st *stream) refuseHead(ctx context.Context) {
-	req := rules.Request{Question: rules.Fetch, Cell: st.cell, Endpoint: st.endpoint, Secure: st.secure}
+	req := st.unread()
 	reason, cause := rules.BadRequest, errHead
 	if st.slowHead {
 		reason, cause = rules.Limit, fmt.Errorf("%w: it was not whole after %v", errHead, st.run.cfg.Timeouts.Header)
 	}
 	_ = st.run.cfg.Gate.Refuse(ctx, req, reason, cause) // the error is the refusal itself
+}
+
+// unread is a request of which nothing is known.
+func (st *stream) unread() rules.Request {
+	return rules.Request{Question: rules.Fetch, Cell: st.cell, Endpoint: st.endpoint, Secure: st.secure, Carries: st.run.inName(st)}
 }
 
 // record logs that a closing record could not be written. There is nobody

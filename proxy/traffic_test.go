@@ -687,6 +687,32 @@ func TestPanicStaysLocal(t *testing.T) {
 	}
 }
 
+// TestLeakOfARefusedRequestLG04: what is refused before a policy is asked is looked at all
+// the same, and what it leaks is in no record.
+func TestLeakOfARefusedRequestLG04(t *testing.T) {
+	for _, w := range ways() {
+		l := newLab(t)
+		l.serveOrigin("any.test", w.h2, &witness{})
+		l.finds = func(_ string, r *http.Request) []rules.Carry {
+			if strings.Contains(r.RequestURI+r.URL.Path, "pl4ceholder") {
+				return []rules.Carry{{Credential: "stripe", State: rules.Leaked}}
+			}
+			return nil
+		}
+		req, err := http.NewRequest(http.MethodGet, w.url("any.test", "/pl4ceholder"), nil)
+		must(t, err)
+		req.Header.Set("Accept", "application/dns-message")
+		resp, err := w.client(l).Do(req)
+		must(t, err)
+		resp.Body.Close()
+		_ = l.stop()
+		records := l.log.take()
+		if resp.Header.Get("Sallyport-Reason") != "protocol_not_allowed" || len(records) != 1 || records[0].Path != "/hash" {
+			t.Errorf("%s: %d %v, records %+v", w.name, resp.StatusCode, resp.Header, records)
+		}
+	}
+}
+
 // TestPanicBeforeTheGate: a panic before there is a decision is recorded as a
 // refusal, and nothing is sent.
 func TestPanicBeforeTheGate(t *testing.T) {

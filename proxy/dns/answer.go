@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -117,12 +118,25 @@ func (s *Server) refuse(ctx context.Context, q *query, rcode int, reason rules.R
 		code = codeName(rcode)
 	}
 	ctx = gate.WithOrigin(ctx, q.origin(code))
-	req := rules.Request{Question: rules.Resolve, Cell: q.cell}
+	req := rules.Request{Question: rules.Resolve, Cell: q.cell, Carries: s.inNames(q)}
 	err := s.cfg.Gate.Refuse(ctx, req, reason, cause)
 	var denied *gate.DeniedError
 	if !errors.As(err, &denied) || denied.Reason == rules.AuditUnavailable {
 		s.cfg.Log.WarnContext(ctx, "dns: refusal not recorded", "cell", q.cell, "err", err)
 	}
+}
+
+// inNames tells which credentials the names hold that a cause may cite.
+func (s *Server) inNames(q *query) (all []rules.Carry) {
+	if q.msg == nil || s.cfg.FindName == nil {
+		return nil
+	}
+	for _, ask := range q.msg.Question[:min(len(q.msg.Question), 1)] {
+		if name, err := target.ParseName(ask.Name); err == nil {
+			all = append(all, s.cfg.FindName(q.cell, name)...)
+		}
+	}
+	return all
 }
 
 // judge returns the reply to a message that could be read, or nil for none.
@@ -150,9 +164,9 @@ func (s *Server) judge(ctx context.Context, q *query) *dns.Msg {
 	case q.opt != nil && q.opt.Version() != 0:
 		return refused(dns.RcodeBadVers, rules.BadRequest, fmt.Errorf("EDNS version %d", q.opt.Version()))
 	case ask.Qclass != dns.ClassINET:
-		return refused(dns.RcodeRefused, rules.TypeNotAllowed, fmt.Errorf("%s %q: class %d", kind, cut(ask.Name), ask.Qclass))
+		return refused(dns.RcodeRefused, rules.TypeNotAllowed, fmt.Errorf("%s %s: class %d", kind, cited(ask.Name), ask.Qclass))
 	case isMeta(ask.Qtype):
-		return refused(dns.RcodeRefused, rules.TypeNotAllowed, fmt.Errorf("%s %q", kind, cut(ask.Name)))
+		return refused(dns.RcodeRefused, rules.TypeNotAllowed, fmt.Errorf("%s %s", kind, cited(ask.Name)))
 	}
 	name, err := target.ParseName(ask.Name)
 	if err != nil {
@@ -347,3 +361,12 @@ func typeName(qtype uint16) string { return dns.Type(qtype).String() }
 
 // cut bounds a sandbox's text for a record.
 func cut(s string) string { return s[:min(len(s), 80)] }
+
+// cited is a name for an error. What is no name of a host is not cited: nobody looks
+// for placeholders in it.
+func cited(name string) string {
+	if _, err := target.ParseName(name); err != nil {
+		return "of no name"
+	}
+	return strconv.Quote(cut(name))
+}

@@ -48,6 +48,17 @@ func TestPlaceholderInAQuery(t *testing.T) {
 	twin := []byte(stand)
 	slices.Reverse(twin[8:])
 	for spelling, write := range spellings {
+		for _, odd := range []func(*mdns.Msg){ // refused before the policy is asked
+			func(m *mdns.Msg) { m.Question[0].Qtype = mdns.TypeAXFR },
+			func(m *mdns.Msg) { m.Question[0].Qclass = mdns.ClassCHAOS },
+		} {
+			m := query(write(stand)+".evil.test", mdns.TypeA)
+			odd(m)
+			w.ask(m)
+			if r := w.only(); r.Reason != "dns_type_not_allowed" || r.Error != "h" || r.Host != "" {
+				t.Errorf("%s: record %+v", spelling, r)
+			}
+		}
 		for _, zone := range []string{".wild.test", ".evil.test"} {
 			for _, qtype := range []uint16{mdns.TypeA, mdns.TypeAAAA, mdns.TypeTXT, mdns.TypeANY} {
 				host := write(stand) + zone

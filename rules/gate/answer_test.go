@@ -1,6 +1,7 @@
 package gate_test
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"sallyport/audit"
 	"sallyport/rules"
 	"sallyport/rules/gate"
+	"sallyport/rules/target"
 )
 
 // asks makes a DNS query of a client for each name.
@@ -128,6 +130,29 @@ func TestHostOfALeakIsHashed(t *testing.T) {
 		wantDenied(t, err, rules.PlaceholderLeak)
 		if r := twin.log.all()[0]; r.Host != host {
 			t.Errorf("twin: %s is recorded as %q", host, r.Host)
+		}
+	}
+}
+
+// TestLeakIsHiddenWhateverTheReasonLG04: a request that leaks a placeholder may be
+// refused for something else first.
+func TestLeakIsHiddenWhateverTheReasonLG04(t *testing.T) {
+	const label = "pl4ceh0lder0000000000001"
+	for state, want := range map[rules.CarryState][3]string{
+		rules.Leaked:       {label + ".evil.test", "/" + hashed("x") + "/" + hashed(label), "authority " + label},
+		rules.LeakedInHost: {hashed(label) + ".evil.test", "/" + hashed("x") + "/" + hashed(label), hashed("authority " + label)},
+		rules.Bound:        {label + ".evil.test", "/x/" + label, "authority " + label}, // its own, in its place
+	} {
+		h := newHouse(t)
+		req := request(t, rules.Fetch, label+".evil.test:443")
+		var err error
+		if req.Path, err = target.ParsePath("/x/" + label); err != nil {
+			t.Fatal(err)
+		}
+		req.Carries = []rules.Carry{{Credential: "secret", State: state}}
+		wantDenied(t, h.Refuse(t.Context(), req, rules.AuthorityMismatch, errors.New("authority "+label)), rules.AuthorityMismatch)
+		if r := h.log.all()[0]; [3]string{r.Host, r.Path, r.Error} != want {
+			t.Errorf("state %d: recorded as %q, %q, %q; want %q", state, r.Host, r.Path, r.Error, want)
 		}
 	}
 }

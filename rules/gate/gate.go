@@ -371,14 +371,23 @@ func (g *Gate) refuse(ctx context.Context, p *pass, reason rules.Reason, cause e
 	return e
 }
 
-// hideLeak keeps a leaked placeholder out of the record of its leak: it may
-// stand in the path, in the name of the host, or even be the method.
+// hideLeak keeps a leaked placeholder out of the record of a refusal, whatever its
+// reason: it may stand in the path, in the name of the host, which an error may
+// cite, or even be the method.
 func (g *Gate) hideLeak(rec *audit.Record, req *rules.Request) {
-	if rec.Reason != string(rules.PlaceholderLeak) {
+	inHost, leaked := false, rec.Reason == string(rules.PlaceholderLeak)
+	for _, c := range req.Carries {
+		inHost = inHost || c.State == rules.LeakedInHost
+		leaked = leaked || c.State == rules.Leaked
+	}
+	if !leaked && !inHost {
 		return
 	}
-	if slices.ContainsFunc(req.Carries, func(c rules.Carry) bool { return c.State == rules.LeakedInHost }) {
+	if inHost && rec.Host != "" {
 		rec.Host = hashHost(rec.Host, g.cfg.Hash)
+	}
+	if inHost && rec.Error != "" {
+		rec.Error = g.cfg.Hash(rec.Error)
 	}
 	if rec.Path != "" && rec.Path != "/" {
 		rec.Path = HashPath(rec.Path, g.cfg.Hash)
