@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -129,7 +130,8 @@ func newAuditBody() *cobra.Command {
 its head and body, as far as they were kept, with secrets, placeholders and authenticating
 headers left out. ID is that of the request, which the sandbox was told, or of its outcome. What
 is kept is encrypted; FILE holds the age identity of the recipient. The file is compared with the
-digest in the record. It is printed as it is: it is the sandbox's text.
+digest in the record. It is the sandbox's text, and printed as it is, but with what a terminal
+could obey as visible escapes where the output is one.
 Exit codes: 0 printed; 1 it cannot be read; 2 usage, or nothing was kept of it.`,
 		Example: `  sallyport audit body 01JJX0000000000000000000F0 --identity ./reviewer.key
   sallyport audit body 01JJX0000000000000000000F0 --identity ./reviewer.key --response | less
@@ -237,7 +239,15 @@ func printBody(c *cobra.Command, dir string, data keptData, identity string, res
 	if ref.Cut {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: cut: %s of the body went through, and %d are kept\n", plural.Count(ref.Bytes, "octet"), ref.Kept)
 	}
-	_, err = c.OutOrStdout().Write(text)
+	return writeBody(c.OutOrStdout(), text)
+}
+
+// writeBody writes a message as it is, but nothing that a terminal could obey to one.
+func writeBody(w io.Writer, text []byte) error {
+	if onTerminal(w) {
+		text = []byte(shown(string(text)))
+	}
+	_, err := w.Write(text)
 	return err
 }
 

@@ -5,13 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
+	"sallyport/audit/query"
 	"sallyport/rules/visible"
 )
 
@@ -62,6 +65,25 @@ func escapeHidden(in []byte) []byte {
 		}
 	}
 	return out
+}
+
+// onTerminal reports whether what is written to w is shown at once.
+func onTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// shown returns text of several lines with nothing in it that a terminal could obey.
+func shown(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		cells := strings.Split(strings.TrimSuffix(line, "\r"), "\t")
+		for j, cell := range cells {
+			cells[j] = query.Printable(cell)
+		}
+		lines[i] = strings.Join(cells, "\t")
+	}
+	return strings.Join(lines, "\n")
 }
 
 // printTable writes rows in aligned columns; the first row is the heading.

@@ -53,9 +53,9 @@ func report(err error, asJSON bool, stderr io.Writer) int {
 			return code
 		}
 	}
-	fmt.Fprintf(stderr, "sallyport: error: %s\n", out.Error)
+	fmt.Fprintf(stderr, "sallyport: error: %s\n", shown(out.Error)) // it may cite a file, or who sent it
 	if out.Hint != "" {
-		fmt.Fprintf(stderr, "sallyport: hint: %s\n", out.Hint)
+		fmt.Fprintf(stderr, "sallyport: hint: %s\n", shown(out.Hint))
 	}
 	return code
 }
