@@ -285,12 +285,13 @@ func (s *suggestion) fitting(list []suggest.Rule, taken []string) (fit []suggest
 				_, err = s.policy.With(with)
 			}
 		}
+		requests := byRequest(r.Seen)
 		switch {
 		case err == nil:
 			beside, fit = with, append(fit, r)
-		case len(r.Seen) > 1:
-			for _, seen := range r.Seen {
-				alone, none := suggest.Rules([]suggest.Seen{seen}, taken)
+		case len(requests) > 1:
+			for _, seen := range requests {
+				alone, none := suggest.Rules(seen, taken)
 				left = append(left, none...)
 				for i := range alone {
 					taken = append(taken, alone[i].ID)
@@ -298,10 +299,28 @@ func (s *suggestion) fitting(list []suggest.Rule, taken []string) (fit []suggest
 				list = append(list, alone...)
 			}
 		default:
-			left = append(left, suggest.Left{Seen: r.Seen[0], Why: whyNotFitting(err)})
+			for _, seen := range r.Seen {
+				left = append(left, suggest.Left{Seen: seen, Why: whyNotFitting(err)})
+			}
 		}
 	}
 	return fit, left
+}
+
+// byRequest puts together what is the same request, refused for one reason and then for
+// another: two rules for it would be one too many.
+func byRequest(list []suggest.Seen) (out [][]suggest.Seen) {
+	at := map[string]int{}
+	for i := range list {
+		asked := questionText(&list[i].Request)
+		n, ok := at[asked]
+		if !ok {
+			n = len(out)
+			at[asked], out = n, append(out, nil)
+		}
+		out[n] = append(out[n], list[i])
+	}
+	return out
 }
 
 // whyNotFitting says why a rule cannot be one of the policy's: it would not load at all,

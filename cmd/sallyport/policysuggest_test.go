@@ -129,3 +129,27 @@ func strict(t *rapid.T, p *policyfile.PolicyFile, n int) {
 		t.Fatalf("%d of %d reasons are to be written: %v", len(found), n, found)
 	}
 }
+
+// TestRequestRefusedForTwoReasonsHasOneRule, also where a rule that is for more than it
+// does not fit and is taken apart: the second would say nothing.
+func TestRequestRefusedForTwoReasonsHasOneRule(t *testing.T) {
+	p, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: []byte("apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: p}\n" +
+		"rules: [{id: v2, reason: x, allow: {host: a.test, paths: [/v2]}}]\nnever: [{methods: [DELETE]}]\n")}, nil)
+	must(t, err)
+	s := &suggestion{Log: "log", Rules: []suggestedRule{}, Left: []leftOut{}, at: map[string]int{}, policy: p}
+	must(t, s.read(func(yield func(audit.Record, error) bool) {
+		for n, method := range []string{"GET", "GET", "DELETE", "DELETE"} {
+			rec := audit.Record{
+				Time: time.Unix(1_790_000_000, 0), ID: fmt.Sprintf("R%d", n), Kind: audit.Refuse, Run: "R", Verdict: "deny",
+				Reason: []string{"host_not_allowed", "method_not_allowed"}[n%2], Host: "a.test", Port: 443, Question: "fetch", Method: method, Path: "/",
+			}
+			if !yield(rec, nil) {
+				return
+			}
+		}
+	}))
+	must(t, s.suggest())
+	if _, err := policyfile.ReadPolicy(policyfile.Input{Name: "suggested.yaml", Data: []byte(s.Policy)}, nil); err != nil || len(s.Rules) != 1 || s.Rules[0].Count != 2 || len(s.Left) != 2 {
+		t.Errorf("it does not load: %v\n%s", err, s.Policy)
+	}
+}
