@@ -202,10 +202,12 @@ func timeline(c *cobra.Command, x *index.Index, asked string, asJSON bool) error
 	}
 	w := bufio.NewWriter(c.OutOrStdout())
 	var began time.Time
+	started := false
 	for s, err := range steps {
 		if err != nil {
 			return err
 		}
+		started = started || s.Kind == audit.RunStart
 		if asJSON {
 			if err := query.Object(w, s); err != nil {
 				return err
@@ -217,6 +219,11 @@ func timeline(c *cobra.Command, x *index.Index, asked string, asJSON bool) error
 			fmt.Fprintf(w, "run %s, from %s\n", query.Printable(run), stamp(began))
 		}
 		fmt.Fprintf(w, "%10.3f %s\n", s.Time.Sub(began).Seconds(), query.Fit(query.Printable(stepLine(&s)), 89))
+	}
+	if dir, _, err := auditDirOf(c); err == nil && !started {
+		if b := beginOf(c, dir); b.seq > 0 {
+			fmt.Fprintf(c.ErrOrStderr(), "sallyport: this run's start is not in the log: %v\n", b)
+		}
 	}
 	return w.Flush()
 }

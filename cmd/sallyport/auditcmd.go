@@ -175,6 +175,7 @@ the log; text that it makes is printed as text, tabs and lines too, or with -o j
 			if err != nil {
 				return err
 			}
+			tellBegin(c, dir, f.Since)
 			return printRecords(c, dir, f, recordsOf(c, dir, f))
 		},
 	}
@@ -330,10 +331,14 @@ func printRecords(c *cobra.Command, dir string, f query.Filter, recs iter.Seq2[a
 // tellNone says why nothing was found.
 func tellNone(c *cobra.Command, dir string, f query.Filter) error {
 	why, err := whyNone(c, dir, f)
-	if err == nil {
-		fmt.Fprintln(c.ErrOrStderr(), "sallyport: "+why)
+	if err != nil {
+		return err
 	}
-	return err
+	fmt.Fprintln(c.ErrOrStderr(), "sallyport: "+why)
+	if b := beginOf(c, dir); b.seq > 0 && f.Since.IsZero() { // else it is told already
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %v\n", b)
+	}
+	return nil
 }
 
 // recordsOf returns the records of the log in dir that f matches, with the help of an

@@ -113,6 +113,7 @@ func selected(c *cobra.Command, recs iter.Seq2[audit.Record, error], j *query.JQ
 }
 
 func exportTo(c *cobra.Command, dir, file, format string, f query.Filter, j *query.JQ) error {
+	tellBegin(c, dir, f.Since)
 	asJSON, err := outputJSON(c)
 	if err != nil {
 		return err
@@ -195,6 +196,7 @@ func byKind(counts map[audit.Kind]int64) string {
 }
 
 func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error {
+	tellBegin(c, cfg.Dir, cfg.Filter.Since)
 	asJSON, err := outputJSON(c)
 	if err != nil {
 		return err

@@ -141,6 +141,11 @@ func explainNone(c *cobra.Command, err error) error {
 		return usage(hint(err, "sallyport audit show %s tells of its run", query.Printable(other.Record)))
 	}
 	if errors.Is(err, index.ErrNone) {
+		if dir, _, none := auditDirOf(c); none == nil {
+			if b := beginOf(c, dir); b.seq > 0 {
+				err = fmt.Errorf("%w; %v", err, b)
+			}
+		}
 		return usage(hint(err, "sallyport audit query lists records, sallyport audit top --by run lists runs"))
 	}
 	return err
@@ -214,6 +219,9 @@ func spanOf(c *cobra.Command) (answer.Span, error) {
 		}
 	}
 	if s.From.Before(s.Until) {
+		if dir, _, err := auditDirOf(c); err == nil && c.Flags().Changed("since") {
+			tellBegin(c, dir, s.From)
+		}
 		return s, nil
 	}
 	if v, _ := c.Flags().GetString("until"); v == "" {

@@ -158,6 +158,9 @@ func notWhole(c *cobra.Command, dir, asked string, err error) error {
 	case begin != "" && begin != asked:
 		return usage(hint(err, "an id has to be whole here: %s %s", c.CommandPath(), query.Printable(begin)))
 	}
+	if b := beginOf(c, dir); b.seq > 0 {
+		err = fmt.Errorf("%w; %v", err, b)
+	}
 	return usage(hint(err, "sallyport audit query lists records; an id has to be whole here"))
 }
 
