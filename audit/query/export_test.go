@@ -5,3 +5,6 @@ var DecodeWritten = decodeWritten
 
 // Values are those that a field of the log can have.
 func Values(field string) []string { return closed[field] }
+
+// SegmentFile is what Segments takes a file for.
+var SegmentFile = segmentFile

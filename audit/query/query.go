@@ -78,6 +78,9 @@ func records(done <-chan struct{}, dir string, f Filter, seq uint64) iter.Seq2[a
 		segs = segs[holding(segs, seq):]
 		for _, seg := range segs {
 			file, err := seg.Open()
+			if errors.Is(err, fs.ErrNotExist) && removed(dir, seg) {
+				continue
+			}
 			if errors.Is(err, ErrDamaged) && yield(audit.Record{}, &LineError{seg.Path, 1, err}) {
 				continue
 			}

@@ -34,7 +34,11 @@ func Segments(dir string) ([]Segment, error) {
 	}
 	var out []Segment
 	for _, n := range names {
-		if s, ok := segmentFile(dir, n); ok {
+		s, ok, err := segmentFile(dir, n)
+		if err != nil {
+			return nil, fmt.Errorf("reading the log: %w", err)
+		}
+		if ok {
 			out = append(out, s)
 		}
 	}
@@ -47,16 +51,29 @@ func Segments(dir string) ([]Segment, error) {
 	return slices.CompactFunc(out, func(a, b Segment) bool { return a.First == b.First }), nil
 }
 
-func segmentFile(dir string, n fs.DirEntry) (Segment, bool) {
+// segmentFile returns the segment that a file is. It is an error if it has a segment's
+// name and cannot be one: to leave it out would be to say that nothing stands in it.
+func segmentFile(dir string, n fs.DirEntry) (Segment, bool, error) {
 	first, packed, ok := segment.Parse(n.Name())
-	if !ok || !n.Type().IsRegular() {
-		return Segment{}, false
+	if !ok {
+		return Segment{}, false, nil
 	}
+	s := Segment{First: first, Path: filepath.Join(dir, n.Name()), Packed: packed}
 	st, err := n.Info()
-	if err != nil {
-		return Segment{}, false // it has gone meanwhile
+	if errors.Is(err, fs.ErrNotExist) && !packed { // it was packed meanwhile
+		s.Path, s.Packed = s.Path+segment.PackedSuffix, true
+		st, err = os.Lstat(s.Path)
 	}
-	return Segment{first, filepath.Join(dir, n.Name()), packed, st.Size()}, true
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // it was removed meanwhile
+		return Segment{}, false, nil
+	case err != nil:
+		return Segment{}, false, err
+	case !st.Mode().IsRegular():
+		return Segment{}, false, &fs.PathError{Op: "read", Path: s.Path, Err: errors.New("not a regular file")}
+	}
+	s.Size = st.Size()
+	return s, true, nil
 }
 
 // Open returns the lines of s. A segment that was packed since it was listed is
@@ -144,6 +161,13 @@ func nextSegment(dir string, first int64) (*Segment, error) {
 		}
 	}
 	return nil, nil
+}
+
+// removed reports whether a segment was removed in order since it was listed: the log
+// begins after it now.
+func removed(dir string, s Segment) bool {
+	segs, err := Segments(dir)
+	return err == nil && segs[0].First > s.First
 }
 
 // segmentOf returns the segment that holds a record, or the first one if that
