@@ -208,7 +208,8 @@ func Fit(s string, limit int) string {
 	n := 0
 	for i, r := range s {
 		if n += width(string(r)); n > limit-1 {
-			return strings.TrimSuffix(s[:i], "…") + "…"
+			cut, _ := strings.CutSuffix(s[:i], "…")
+			return cut + "…"
 		}
 	}
 	return s
