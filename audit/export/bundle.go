@@ -98,7 +98,7 @@ func choose(ctx context.Context, cfg BundleConfig) (chosen, error) {
 	}
 	out.proofs, out.anchors, err = verify.ProveAll(cfg.Dir, cfg.Key, verify.Options{Anchors: cfg.Anchors, Stop: func() bool { return ctx.Err() != nil }}, func(line []byte) bool {
 		var r audit.Record
-		if json.Unmarshal(line, &r) != nil || !cfg.Filter.Match(&r) && !near.holds(&r) {
+		if query.Decode(line, &r) != nil || !cfg.Filter.Match(&r) && !near.holds(&r) {
 			return false
 		}
 		out.records[int64(r.Seq)] = r
