@@ -169,22 +169,20 @@ Exit codes: 0 printed; 1 it cannot be read; 2 usage, or nothing was kept of it.`
 // keptOf returns what the outcome of a request says about bodies.
 func keptOf(c *cobra.Command, log, id string) (keptData, error) {
 	var data keptData
-	f, err := query.Parse("kind=done", time.Now())
-	if err != nil {
-		return data, err
-	}
-	for r, err := range query.RecordsUntil(c.Context(), log, f) {
-		if _, bad := errors.AsType[*query.LineError](err); bad {
-			continue
-		}
-		if err != nil {
-			return data, err
-		}
-		if r.ID == id || r.Ref == id {
-			return readKept(&r)
+	for _, field := range []string{"ref", "id"} {
+		for r, err := range recordsOf(c, log, query.Where(field, id)) {
+			if _, bad := errors.AsType[*query.LineError](err); bad {
+				continue
+			}
+			if err != nil {
+				return data, err
+			}
+			if r.Kind == audit.Done {
+				return readKept(&r)
+			}
 		}
 	}
-	err = fmt.Errorf("no request %s that was carried is in the log", id)
+	err := fmt.Errorf("no request %s that was carried is in the log", id)
 	begin, stopped := beginning(c, log, "id", id)
 	switch {
 	case stopped != nil:
