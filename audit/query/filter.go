@@ -147,6 +147,23 @@ func parseTerm(text string, pos int) (t term, next int, err error) {
 	return t, next, err
 }
 
+func isField(s string) bool {
+	return textFields[s] != nil || numberFields[s] != nil || s == "since" || s == "until"
+}
+
+// withValue is a term with a field.
+func withValue(field string) string {
+	switch {
+	case field == "since" || field == "until":
+		return field + "=2h"
+	case numberFields[field] != nil:
+		return field + ">=400"
+	case closed[field] != nil:
+		return field + "=" + closed[field][0]
+	}
+	return field + "~stripe"
+}
+
 // likeField is a word that was meant as a field with its operator.
 var likeField = regexp.MustCompile(`^([A-Za-z0-9_.-]*)(!=|!~|[<>]=?|[=~!])`)
 
@@ -154,6 +171,8 @@ var likeField = regexp.MustCompile(`^([A-Za-z0-9_.-]*)(!=|!~|[<>]=?|[=~!])`)
 func checkWord(word string) error {
 	m := likeField.FindStringSubmatch(word)
 	switch {
+	case isField(word):
+		return &termError{fmt.Sprintf("%q is a field: it takes an operator and a value; in double quotes it is a word to look for", word), withValue(word)}
 	case m == nil:
 		return nil
 	case m[1] == "":
@@ -164,7 +183,7 @@ func checkWord(word string) error {
 		return &termError{fmt.Sprintf("no field stands before %q; in double quotes it is a word to look for", word), "host!~" + rest}
 	}
 	field := strings.ToLower(m[1]) //nolint:forbidigo // no host
-	if textFields[field] != nil || numberFields[field] != nil || field == "since" || field == "until" {
+	if isField(field) {
 		return &termError{fmt.Sprintf("there is no field %q; did you mean %q?", m[1], field), field + word[len(m[1]):]}
 	}
 	return &termError{fmt.Sprintf("there is no field %q%s; in double quotes it is a word to look for", m[1], meantField(field)), ""}
@@ -395,7 +414,7 @@ func (f Filter) String() string {
 // appendValue quotes what would not be read back as it is: a word must not look
 // like a field with its operator, nor a first value like more of one.
 func appendValue(b []byte, v string, word, first bool) []byte {
-	plain := v != "" && (!word || !strings.ContainsAny(v, opChars)) && (!first || strings.IndexByte(opChars, v[0]) < 0)
+	plain := v != "" && (!word || !strings.ContainsAny(v, opChars) && !isField(v)) && (!first || strings.IndexByte(opChars, v[0]) < 0)
 	for _, r := range v {
 		if !strconv.IsPrint(r) || unicode.IsSpace(r) || r == ',' || r == '"' || r == '\\' || r == utf8.RuneError {
 			plain = false

@@ -223,6 +223,8 @@ func TestParseRefuses(t *testing.T) {
 		{"Host=x", `there is no field "Host"; did you mean "host"?`},
 		{"http.status=3", `there is no field "http.status"`},
 		{"data=x", "--jq 'select(.data ...)'"},
+		{"kind refuse", `"kind" is a field: it takes an operator and a value`},
+		{"evil since 2h", `column 6: "since" is a field`},
 		{"host=https://api.stripe.com/v1", "more than a host"},
 		{"host=api.stripe.com:443", "more than a host"},
 	}
@@ -251,6 +253,10 @@ func TestParseErrorsTellWhatToWrite(t *testing.T) {
 		"host=api.stripe.com:443":        "host=api.stripe.com port=443",
 		"host!=https://API.stripe.com/x": "host!=API.stripe.com",
 		"colour=red":                     "",
+		"since":                          "since=2h",
+		"status":                         "status>=400",
+		"verdict":                        "verdict=deny",
+		"host":                           "host~stripe",
 	} {
 		_, err := query.Parse(text, start)
 		var p *query.ParseError
@@ -578,7 +584,7 @@ func TestFollow(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"host~stripe verdict=deny since=2h", `a "b c",d`, `host="\x1b",x`, "=", "~x", `"="`, "since=7d until=2027-01-31", "status>=200", "since=2027-01-31 12:00 x", "host=API.Example,x method=get", "Host=x"} {
+	for _, s := range []string{"host~stripe verdict=deny since=2h", `a "b c",d`, `host="\x1b",x`, "=", "~x", `"="`, "since=7d until=2027-01-31", "status>=200", "since=2027-01-31 12:00 x", "host=API.Example,x method=get", "Host=x", `"host"`, "kind"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

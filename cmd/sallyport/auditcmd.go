@@ -34,8 +34,9 @@ name a copy with --dir and the public key with --key.`,
   sallyport audit anomalies --since 24h
   sallyport audit verify
   sallyport audit verify --dir ./copy --key ./audit.pub --anchor ./checkpoint`,
-		Args: oneOfCommands,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args:              oneOfCommands,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return noneEmpty(c) },
 	}
 	c.PersistentFlags().String("dir", "", "directory of the log; default: the instance's")
 	c.PersistentFlags().String("index", "", "file of the index; default: one in the user's cache directory")

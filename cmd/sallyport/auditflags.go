@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // apart refuses flags that say nothing where another is given: one that is passed over
@@ -34,4 +35,16 @@ func onlyWith(c *cobra.Command, others []string, flags ...string) error {
 		}
 	}
 	return nil
+}
+
+// noneEmpty refuses flags that are given without a value, as --run "$RUN" is of a shell
+// that has none: all records would be taken for those of a run, or another log for the
+// one that was to be checked.
+func noneEmpty(c *cobra.Command) (err error) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if err == nil && f.Value.Type() == "string" && f.Value.String() == "" {
+			err = usage(hint(fmt.Errorf("--%s is given without a value", f.Name), "%s --help", c.CommandPath()))
+		}
+	})
+	return err
 }
