@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"regexp"
 
 	"sallyport/rules/gate"
 )
@@ -54,7 +55,7 @@ func (b *keptBody) Read(p []byte) (int, error) {
 
 // outcome is what the closing record says.
 func (x *exchange) outcome() gate.Outcome {
-	out := gate.Outcome{Status: x.status, Sent: x.sent.Load(), Received: x.received, Reason: cmp.Or(x.reason, x.st.boundedBy()), Err: x.st.because(x.err)}
+	out := gate.Outcome{Status: x.status, Sent: x.sent.Load(), Received: x.received, Reason: cmp.Or(x.reason, x.st.boundedBy()), Err: x.st.because(x.hidden(x.err))}
 	x.mu.Lock()
 	out.Addr = x.addr
 	x.mu.Unlock()
@@ -63,3 +64,35 @@ func (x *exchange) outcome() gate.Outcome {
 	}
 	return out
 }
+
+// hidden is an error as records may have it: what an upstream sent may stand in it (the
+// last words of an HTTP/2 connection, the name of a field), and so what it was sent.
+func (x *exchange) hidden(err error) error {
+	if err == nil || x.cfg.Hide == nil {
+		return err
+	}
+	text := err.Error()
+	shown := x.cfg.Hide(x.st.cell, text)
+	if shown == "" { // nothing is known of the cell any more
+		shown = cited.ReplaceAllString(text, `"…"`)
+	}
+	if shown == text {
+		return err
+	}
+	return &hiddenError{shown, err}
+}
+
+// cited is what errors cite.
+var cited = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+
+// hiddenError is an error with another text.
+type hiddenError struct {
+	text string
+	err  error
+}
+
+// Error implements error.
+func (e *hiddenError) Error() string { return e.text }
+
+// Unwrap returns the error itself.
+func (e *hiddenError) Unwrap() error { return e.err }

@@ -67,6 +67,10 @@ type Config struct {
 	// admitted with: (*broker.Client).Ready. Its use is then recorded with the
 	// admission. nil: never.
 	Ready func(gate.Pass) bool
+	// Hide takes the secrets and placeholders of a cell out of a text for records; ""
+	// if nothing is known of the cell. Errors may cite what an upstream sent. nil:
+	// nothing is taken out.
+	Hide func(cell, text string) string
 	// Inject puts the admitted credential into the outgoing request. It is
 	// called for every admitted request, after all other changes to it. A
 	// *gate.DeniedError is a refusal with its reason; any other error refuses

@@ -713,6 +713,40 @@ func TestLeakOfARefusedRequestLG04(t *testing.T) {
 	}
 }
 
+// TestErrorCitesNoSecretLG04: what an upstream sends may hold what it was sent, and stand
+// in an error.
+func TestErrorCitesNoSecretLG04(t *testing.T) {
+	const secret = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"
+	for _, known := range []bool{true, false} {
+		for _, w := range ways() {
+			l := newLab(t, func(c *proxy.Config) {
+				c.Hide = func(cell, text string) string {
+					if !known || cell != cellID {
+						return ""
+					}
+					return strings.ReplaceAll(text, secret, "***")
+				}
+				c.Forward = func(context.Context, gate.Pass, *http.Request) (*http.Response, error) {
+					return nil, fmt.Errorf("http2: server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=NO_ERROR, debug=%q", `"`+secret)
+				}
+			})
+			l.serveOrigin("any.test", w.h2, &witness{})
+			resp, err := w.client(l).Get(w.url("any.test", "/"))
+			must(t, err)
+			resp.Body.Close()
+			_ = l.stop()
+			want := `debug="\"***"`
+			if !known {
+				want = `debug="…"`
+			}
+			records := l.log.take()
+			if n := len(records); n != 2 || records[1].Kind != audit.Done || !strings.HasSuffix(records[1].Error, want) {
+				t.Errorf("%s: records %+v, want an error that ends in %s", w.name, records, want)
+			}
+		}
+	}
+}
+
 // TestPanicBeforeTheGate: a panic before there is a decision is recorded as a
 // refusal, and nothing is sent.
 func TestPanicBeforeTheGate(t *testing.T) {

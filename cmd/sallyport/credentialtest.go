@@ -215,7 +215,9 @@ func (g *gateway) try(ctx context.Context, in tryIn) (out tryOut, err error) {
 	out = tryOut{ID: pass.ID(), Method: q.Method, Endpoint: q.Endpoint.String(), Path: q.Path.String()}
 	var done gate.Outcome
 	done.Status, done.Received, err = g.sendTrial(ctx, pass)
-	done.Err = err
+	if err != nil { // it may cite what an upstream sent
+		done.Err = errors.New(g.broker.Hider(in.Cell)(err.Error()))
+	}
 	if denied, ok := errors.AsType[*gate.DeniedError](err); ok { // after it was admitted
 		done.Reason = denied.Reason
 	}

@@ -85,6 +85,7 @@ func (g *gateway) proxyServer(changed, unrecorded <-chan struct{}) (*proxy.Serve
 		Gate: g.gate, CellOf: g.table.ByAddr, NameOf: g.names.Lookup,
 		Dial: g.dialer.Dial, Forward: g.forward, Leaf: g.ca.Leaf,
 		Find: g.broker.Find, FindName: g.broker.FindName, Ready: g.broker.Ready, Inject: g.broker.Inject, Interim: g.broker.Interim,
+		Hide:     func(cell, text string) string { return g.broker.Hider(cell)(text) },
 		Keep:     g.keepBodies,
 		Internal: &proxy.Help{Policy: g.policyText, Denials: g.denials, Ask: g.askAccess, Asked: g.askedFor},
 		Changed:  changed, Unrecorded: unrecorded, Log: g.log, Now: time.Now,
