@@ -344,6 +344,15 @@ func Unasked(ctx context.Context, x *index.Index, s Span) (bool, error) {
 	return !asked, nil
 }
 
+// Last returns the time of the log's last record, zero if there is none.
+func Last(ctx context.Context, x *index.Index) (time.Time, error) {
+	r, err := x.One(ctx, "ORDER BY r.seq DESC")
+	if errors.Is(err, index.ErrNone) {
+		return time.Time{}, nil
+	}
+	return r.Time, err
+}
+
 func (s Span) facts() (string, []any) {
 	return index.Facts(s.From.UnixNano(), s.Until.UnixNano())
 }

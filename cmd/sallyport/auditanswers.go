@@ -320,7 +320,7 @@ time, or with --baseline as much of it. Names and requests are counted together.
 		if err != nil {
 			return nil, err
 		}
-		if err := tellEmpty(c, x, base, "every host is new"); err != nil {
+		if err := tellEmpty(c, x, span, base, "every host is new"); err != nil {
 			return nil, err
 		}
 		list, err := answer.New(c.Context(), x, span, base)
@@ -402,18 +402,32 @@ func or(s, otherwise string) string {
 	return s
 }
 
-// tellEmpty says that there is nothing to compare with.
-func tellEmpty(c *cobra.Command, x *index.Index, base answer.Span, so string) error {
-	empty, err := answer.Unasked(c.Context(), x, base)
-	if err != nil || !empty {
+// tellEmpty says that there is nothing in a span, or nothing to compare it with.
+func tellEmpty(c *cobra.Command, x *index.Index, span, base answer.Span, so string) error {
+	none, err := answer.Unasked(c.Context(), x, span)
+	if err != nil {
 		return err
 	}
-	from := ""
-	if base.From.After(time.Unix(0, 0)) {
-		from = " from " + base.From.UTC().Format(time.DateTime)
+	if none { // of a copy, the last day was long ago
+		last, err := answer.Last(c.Context(), x)
+		if err == nil && !last.IsZero() {
+			_, err = fmt.Fprintf(c.ErrOrStderr(), "sallyport: the log tells of no host %s; its last record is of %s: --since\n", spelled(span), last.UTC().Format(time.DateTime))
+		}
+		return err
 	}
-	_, err = fmt.Fprintf(c.ErrOrStderr(), "sallyport: the log tells of no host%s up to %s to compare with: %s\n", from, base.Until.UTC().Format(time.DateTime), so)
+	if none, err = answer.Unasked(c.Context(), x, base); err == nil && none {
+		_, err = fmt.Fprintf(c.ErrOrStderr(), "sallyport: the log tells of no host %s to compare with: %s\n", spelled(base), so)
+	}
 	return err
+}
+
+// spelled is a span as people read it.
+func spelled(s answer.Span) string {
+	until := "up to " + s.Until.UTC().Format(time.DateTime)
+	if !s.From.After(time.Unix(0, 0)) {
+		return until
+	}
+	return "from " + s.From.UTC().Format(time.DateTime) + " " + until
 }
 
 func newAuditAnomalies() *cobra.Command {
@@ -433,7 +447,7 @@ gateway's certificate, packets that went for another way out, gaps. Each is a hi
 		if err != nil {
 			return nil, err
 		}
-		if err := tellEmpty(c, x, base, "domains and uploads are not judged"); err != nil {
+		if err := tellEmpty(c, x, span, base, "domains and uploads are not judged"); err != nil {
 			return nil, err
 		}
 		list, err := answer.Anomalies(c.Context(), x, span, base)
