@@ -27,14 +27,15 @@ import (
 func main() {
 	dir := flag.String("dir", "", "directory for log/, key/, policies/")
 	n := flag.Int("n", 1_000_000, "how many records, about")
+	run := flag.Int("run", 2000, "how many records a run has")
 	flag.Parse()
-	if err := write(context.Background(), *dir, *n); err != nil {
+	if err := write(context.Background(), *dir, *n, *run); err != nil {
 		fmt.Fprintln(os.Stderr, "biglog:", err)
 		os.Exit(1)
 	}
 }
 
-func write(ctx context.Context, dir string, n int) error {
+func write(ctx context.Context, dir string, n, run int) error {
 	digest, err := writePolicy(filepath.Join(dir, "policies"))
 	if err != nil {
 		return err
@@ -53,13 +54,13 @@ func write(ctx context.Context, dir string, n int) error {
 		return err
 	}
 	w.add = func(r audit.Record) error { return l.Append(ctx, &r) }
-	// A run has some 2,000 records; they spread over half a year.
+	// They spread over half a year.
 	w.step = 180 * 24 * time.Hour / time.Duration(n)
 	if err := w.add(audit.Record{Kind: audit.PolicyLoad, Policy: w.digest}); err != nil {
 		return err
 	}
 	for w.written < n {
-		if err := w.run(min(2000, n-w.written)); err != nil {
+		if err := w.run(min(run, n-w.written)); err != nil {
 			return err
 		}
 	}
