@@ -73,11 +73,15 @@ func (h *hunt) add(kind, host, run string, first int64, ids []string, format str
 	})
 }
 
-// each calls use with the scanned columns of every row of a question.
 func (h *hunt) each(question string, args []any, into []any, use func() error) error {
-	rows, err := h.x.DB().QueryContext(h.ctx, question, args...)
+	return each(h.ctx, h.x, question, args, into, use)
+}
+
+// each calls use with the scanned columns of every row of a question.
+func each(ctx context.Context, x *index.Index, question string, args []any, into []any, use func() error) error {
+	rows, err := x.DB().QueryContext(ctx, question, args...)
 	if err != nil {
-		return err
+		return fmt.Errorf("asking the index: %w", err)
 	}
 	return scan(rows, into, use)
 }

@@ -8,6 +8,7 @@ package answer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -259,16 +260,72 @@ func Timeline(ctx context.Context, x *index.Index, run string) (string, iter.Seq
 		rest := `WHERE r.seq IN (SELECT seq FROM entries WHERE shape IN (SELECT shape FROM shapes WHERE run = ?1 AND run <> '')
 			UNION ALL SELECT seq FROM entries WHERE +seq BETWEEN ?2 AND ?3 AND shape IN (SELECT shape FROM shapes WHERE ` + around + `))
 			AND NOT (r.kind = 'done' AND EXISTS (SELECT 1 FROM records a WHERE a.id = r.ref AND a.kind = 'admit')) ORDER BY r.seq`
-		for r, err := range x.Records(ctx, rest, run, first, last) {
-			step := Step{Record: r}
-			if err == nil && r.Kind == audit.Admit {
-				step.Done, err = doneOf(ctx, x, r.ID)
+		for part, err := range parts(x.Records(ctx, rest, run, first, last), 256) {
+			if err == nil {
+				err = complete(ctx, x, part)
 			}
-			if !yield(step, err) || err != nil {
+			if err != nil {
+				yield(Step{}, err)
 				return
+			}
+			for _, s := range part {
+				if !yield(s, nil) {
+					return
+				}
 			}
 		}
 	}, nil
+}
+
+// parts returns records as steps, n at a time.
+func parts(recs iter.Seq2[audit.Record, error], n int) iter.Seq2[[]Step, error] {
+	return func(yield func([]Step, error) bool) {
+		var part []Step
+		for r, err := range recs {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if part = append(part, Step{Record: r}); len(part) < n {
+				continue
+			}
+			if !yield(part, nil) {
+				return
+			}
+			part = nil
+		}
+		yield(part, nil)
+	}
+}
+
+// complete puts to admits what became of them: to ask for each alone takes as long
+// as all the rest.
+func complete(ctx context.Context, x *index.Index, steps []Step) error {
+	var ids []string
+	for i := range steps {
+		if steps[i].Kind == audit.Admit && steps[i].ID != "" {
+			ids = append(ids, steps[i].ID)
+		}
+	}
+	list, err := json.Marshal(ids)
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	done := map[string]*audit.Record{} // the first of each
+	for r, err := range x.Records(ctx, "WHERE r.ref IN (SELECT value FROM json_each(?)) AND r.kind = 'done' ORDER BY +r.seq", string(list)) {
+		if err != nil {
+			return err
+		}
+		if done[r.Ref] == nil {
+			done[r.Ref] = &r
+		}
+	}
+	for i := range steps {
+		if steps[i].Kind == audit.Admit {
+			steps[i].Done = done[steps[i].ID]
+		}
+	}
+	return nil
 }
 
 // around is the condition that a shape is of the gateway's own records that
@@ -289,14 +346,6 @@ func extent(ctx context.Context, x *index.Index, run string) (first, last int64,
 		last = math.MaxInt64
 	}
 	return first, last, nil
-}
-
-func doneOf(ctx context.Context, x *index.Index, id string) (*audit.Record, error) {
-	r, err := x.One(ctx, "WHERE r.ref = ? AND r.ref <> '' AND r.kind = 'done' ORDER BY r.seq", id)
-	if errors.Is(err, index.ErrNone) {
-		return nil, nil
-	}
-	return &r, err
 }
 
 // Holding returns the records in which one of the keyed hashes stands: as the

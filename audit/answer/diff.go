@@ -104,39 +104,61 @@ var volatile = map[string]bool{
 	"usage": true, "pid": true, "time": true, "cpu": true, "memory": true,
 }
 
-// read returns what a run did at each place, and what it was.
+// placed is the condition that a shape is of a run, ?1, and of what it did. That a
+// credential is used is in the admission, or hangs on when.
+const placed = `run = ?1 AND run <> '' AND kind IN ('admit', 'refuse', 'dns', 'credential', 'bypass')
+	AND NOT (kind = 'credential' AND reason = 'allowed')`
+
+// read returns what a run did at each place, and what it was. Records are counted
+// where they are: a run may have as many places as requests.
 func read(ctx context.Context, x *index.Index, run string) (map[Place]*Side, map[string]string, error) {
-	sides, told := map[Place]*Side{}, map[string]string{}
-	byID := map[string]*Side{}
-	for r, err := range x.Records(ctx, "WHERE r.run = ? AND r.run <> '' ORDER BY r.seq", run) {
-		if err != nil {
-			return nil, nil, err
-		}
-		switch r.Kind {
-		case audit.Admit, audit.Refuse, audit.DNS, audit.Credential, audit.Bypass:
-			if r.Kind == audit.Credential && r.Reason == "allowed" { // that it is used is in the admission, or hangs on when
-				continue
-			}
-			p := Place{r.Kind, r.Host, r.Port, r.Method, r.Path, r.QType, r.Verdict, r.Reason, r.Credential}
+	sides := map[Place]*Side{}
+	var p Place
+	var n, sent, received int64
+	var id string
+	at := []any{&p.Kind, &p.Host, &p.Port, &p.Method, &p.Path, &p.QType, &p.Verdict, &p.Reason, &p.Credential}
+	const columns = "SELECT kind, host, port, method, path, qtype, verdict, reason, credential, "
+	err := each(ctx, x, columns+`n, id FROM (SELECT shape, path, count(*) AS n, min(seq) AS seq, id FROM entries
+			WHERE shape IN (SELECT shape FROM shapes WHERE `+placed+`) GROUP BY shape, path) CROSS JOIN shapes USING (shape) ORDER BY seq`,
+		[]any{run}, append(at, &n, &id), func() error {
 			if sides[p] == nil {
-				sides[p] = &Side{ID: r.ID}
+				sides[p] = &Side{ID: id}
 			}
-			sides[p].Count++
-			byID[r.ID] = sides[p]
-		case audit.Done:
-			if s := byID[r.Ref]; s != nil {
-				s.Sent += r.Sent
-				s.Received += r.Received
-			}
-		case audit.RunStart, audit.RunEnd:
-			if r.Policy != "" {
-				told["policy"] = r.Policy
-			}
-			tell(told, string(r.Kind), r.Data)
-		default: // about the log or the cell, not about what the run did
-		}
+			sides[p].Count += n
+			return nil
+		})
+	if err != nil {
+		return nil, nil, err
 	}
-	return sides, told, nil
+	err = each(ctx, x, columns+`sent, received FROM (SELECT a.shape, a.path, sum(d.sent) AS sent, sum(d.received) AS received
+			FROM entries d CROSS JOIN entries a ON a.id = d.ref
+			WHERE d.shape IN (SELECT shape FROM shapes WHERE run = ?1 AND run <> '' AND kind = 'done')
+			AND +a.shape IN (SELECT shape FROM shapes WHERE `+placed+`) AND +a.seq < d.seq GROUP BY 1, 2) CROSS JOIN shapes USING (shape)`,
+		[]any{run}, append(at, &sent, &received), func() error {
+			sides[p].Sent += sent
+			sides[p].Received += received
+			return nil
+		})
+	if err != nil {
+		return nil, nil, err
+	}
+	told, err := edges(ctx, x, run)
+	return sides, told, err
+}
+
+// edges returns what the records of a run's start and end tell.
+func edges(ctx context.Context, x *index.Index, run string) (map[string]string, error) {
+	told := map[string]string{}
+	for r, err := range x.Records(ctx, "WHERE r.run = ? AND r.run <> '' AND r.kind IN ('run.start', 'run.end') ORDER BY +r.seq", run) {
+		if err != nil {
+			return nil, err
+		}
+		if r.Policy != "" {
+			told["policy"] = r.Policy
+		}
+		tell(told, string(r.Kind), r.Data)
+	}
+	return told, nil
 }
 
 // tell adds the parts of a record's data.
