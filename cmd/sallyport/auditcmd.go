@@ -255,6 +255,32 @@ var errInterrupted = errors.New("interrupted")
 
 func interrupted() error { return &exitError{exitInterrupted, errInterrupted} }
 
+// wholeLog are the records of a log that match, until ^C, which is errInterrupted.
+func wholeLog(c *cobra.Command, dir string, f query.Filter) iter.Seq2[audit.Record, error] {
+	return orInterrupted(query.RecordsUntil(c.Context(), dir, f))
+}
+
+// unreadLog makes a usage error, with what to type, of a log that could not be read to its end.
+func unreadLog(err error, format string, args ...any) error {
+	if errors.Is(err, errInterrupted) {
+		return err
+	}
+	return usage(hint(err, format, args...))
+}
+
+func orInterrupted(recs iter.Seq2[audit.Record, error]) iter.Seq2[audit.Record, error] {
+	return func(yield func(audit.Record, error) bool) {
+		for r, err := range recs {
+			if errors.Is(err, context.Canceled) {
+				err = interrupted()
+			}
+			if !yield(r, err) {
+				return
+			}
+		}
+	}
+}
+
 // explainJQ makes usage errors of those that are about the program.
 func explainJQ(err error) error {
 	if errors.Is(err, context.Canceled) {

@@ -72,6 +72,9 @@ files; nothing has to run for it.`,
 	c.Flags().String("since", "", "from then on: 2h, 7d, a date, or a date and a time of day")
 	c.Flags().String("dir", "", "directory of the log; default: the instance's")
 	return credentialCommand(c, 1, func(c *cobra.Command, args []string) (usageOut, error) {
+		if err := noneEmpty(c); err != nil {
+			return usageOut{}, err
+		}
 		dir, _, err := auditDirOf(c)
 		if err != nil {
 			return usageOut{}, err
@@ -85,14 +88,15 @@ files; nothing has to run for it.`,
 		if err != nil {
 			return usageOut{}, usage(hint(fmt.Errorf("--since: %w", err), "sallyport credential usage %s --since 7d", args[0]))
 		}
+		tellBegin(c, dir, f.Since)
 		out := usageOut{Credential: args[0], Since: since}
-		return out, out.count(dir, f)
+		return out, out.count(c, dir, f)
 	}, printUsage)
 }
 
-func (u *usageOut) count(dir string, f query.Filter) error {
+func (u *usageOut) count(c *cobra.Command, dir string, f query.Filter) error {
 	runs, askers := map[string]*usedByIn{}, map[string]string{}
-	for r, err := range query.Records(dir, f) {
+	for r, err := range wholeLog(c, dir, f) {
 		if err != nil {
 			return err
 		}

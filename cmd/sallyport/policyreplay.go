@@ -73,8 +73,8 @@ func replayDiff(c *cobra.Command, dir string, before, after *policyfile.PolicyFi
 		Changes: []replayChange{}, Undecided: []replayChange{}, Beside: map[string]int{}, Unreadable: map[string]int{}, at: map[string]int{},
 		kinds: map[target.Host][]rules.Request{},
 	}
-	if err := r.read(query.Records(dir, query.Filter{}), before.Unproven(), after.Unproven()); err != nil {
-		return false, usage(hint(err, "%s OLD NEW --replay DIR, where DIR holds segments of a log", c.CommandPath()))
+	if err := r.read(wholeLog(c, dir, query.Filter{}), before.Unproven(), after.Unproven()); err != nil {
+		return false, unreadLog(err, "%s OLD NEW --replay DIR, where DIR holds segments of a log", c.CommandPath())
 	}
 	for _, list := range [][]replayChange{r.Changes, r.Undecided} {
 		slices.SortStableFunc(list, func(a, b replayChange) int { return b.Count - a.Count })

@@ -58,9 +58,9 @@ Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file t
 					return usage(err)
 				}
 			}
-			s := &suggestion{Log: from, Rules: []suggestedRule{}, Left: []leftOut{}, run: run, policy: p, at: map[string]int{}}
-			if err := s.read(query.Records(from, f)); err != nil {
-				return usage(hint(err, "%s --from DIR, where DIR holds segments of a log", c.CommandPath()))
+			s := &suggestion{Log: from, Rules: []suggestedRule{}, Left: []leftOut{}, run: query.Spell("run", run), policy: p, at: map[string]int{}}
+			if err := s.read(wholeLog(c, from, f)); err != nil {
+				return unreadLog(err, "%s --from DIR, where DIR holds segments of a log", c.CommandPath())
 			}
 			if run != "" && !s.runSeen {
 				return usage(hint(fmt.Errorf("no record that is asked for is of run %q", run), "sallyport audit top --by run --dir %s", from))
