@@ -3,6 +3,7 @@ package index_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -374,5 +375,40 @@ func TestSharedCacheIsRefusedLG08(t *testing.T) {
 			t.Errorf("%s: Open = %v", name, err)
 			_ = x.Close()
 		}
+	}
+}
+
+// What retention removes while the index is brought up to date is no error.
+func TestRemovedWhileItIsIndexed(t *testing.T) {
+	dir := t.TempDir()
+	const long, all = 60_000, 60_002 // the first segment is read in several parts
+	var paths []string
+	for first, next := range map[int]int{0: long, long: long + 1, long + 1: all} {
+		var lines []byte
+		for seq := first; seq < next; seq++ {
+			lines = fmt.Appendf(lines, `{"v":1,"seq":%d,"time":"2027-01-31T12:00:00Z","id":"x%d","kind":"admit"}`+"\n", seq, seq)
+		}
+		path := filepath.Join(dir, segment.Name(int64(first)))
+		if err := os.WriteFile(path, lines, 0o640); err != nil {
+			t.Fatal(err)
+		}
+		if next < all {
+			paths = append(paths, path)
+		}
+	}
+	x, err := index.Open(t.Context(), index.Config{Dir: dir, Path: filepath.Join(t.TempDir(), "x.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	if _, err := x.Update(t.Context(), func(index.Progress) {
+		for _, path := range paths {
+			_ = os.Remove(path) // it may be gone already
+		}
+	}); err != nil {
+		t.Errorf("Update = %v", err)
+	}
+	if _, records := counted(t, x); records[0] != 1 {
+		t.Errorf("%d records are in the index, want the one that is left", records[0])
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -47,6 +48,9 @@ type Damage struct {
 // errOvertaken means that another process has added the same lines meanwhile.
 var errOvertaken = errors.New("the index was changed meanwhile")
 
+// maxTries bounds how often it is begun again because retention removes segments.
+const maxTries = 5
+
 // Update brings the index up to what the log holds now, and calls progress, if
 // it is not nil, after every batch. If it is stopped, also by a crash, what was
 // read stays. Records of segments that are gone from the beginning of the log
@@ -61,9 +65,10 @@ func (x *Index) Update(ctx context.Context, progress func(Progress)) (Result, er
 		return Result{}, err
 	}
 	defer unlock()
-	for {
+	for try := 1; ; try++ {
 		out, err := x.update(ctx, progress)
-		if !errors.Is(err, errOvertaken) {
+		removed := errors.Is(err, fs.ErrNotExist) && try < maxTries // a segment, in order, since it was listed
+		if !errors.Is(err, errOvertaken) && !removed {
 			return out, err
 		}
 	}
