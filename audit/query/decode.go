@@ -48,6 +48,8 @@ type decoder struct {
 	s    string
 	at   int
 	r    *audit.Record
+	// field is the first of texts that was not passed yet.
+	field int
 }
 
 // next passes over one character.
@@ -64,16 +66,15 @@ func (d *decoder) text() (string, bool) {
 	if !d.next('"') {
 		return "", false
 	}
-	start := d.at
-	for d.at < len(d.s) {
-		switch c := d.s[d.at]; {
+	rest := d.s[d.at:]
+	for i := range len(rest) {
+		switch c := rest[i]; {
 		case c == '"':
-			d.at++
-			return d.s[start : d.at-1], true
+			d.at += i + 1
+			return rest[:i], true
 		case c == '\\' || c < ' ':
 			return "", false
 		}
-		d.at++
 	}
 	return "", false
 }
@@ -92,11 +93,6 @@ func (d *decoder) number() (int64, bool) {
 
 // value reads what a field holds into it.
 func (d *decoder) value(key string) bool {
-	if of := textFields[key]; of != nil {
-		s, ok := d.text()
-		*of(d.r) = s
-		return ok
-	}
 	switch key {
 	case "time":
 		start := d.at + 1
@@ -106,9 +102,29 @@ func (d *decoder) value(key string) bool {
 		return d.list(&d.r.Cut)
 	case "data":
 		return d.data()
+	case "v", "seq", "port", "status", "sent", "received", "us":
+		n, ok := d.number()
+		return ok && setNumber(d.r, key, n)
 	}
-	n, ok := d.number()
-	return ok && setNumber(d.r, key, n)
+	of := d.textField(key)
+	if of == nil {
+		return false
+	}
+	s, ok := d.text()
+	*of(d.r) = s
+	return ok
+}
+
+// textField returns where a field of text is kept. They come in their order: it is the
+// next one, or one soon after.
+func (d *decoder) textField(key string) func(*audit.Record) *string {
+	for i := d.field; i < len(texts); i++ {
+		if texts[i].name == key {
+			d.field = i + 1
+			return texts[i].of
+		}
+	}
+	return textFields[key]
 }
 
 // setNumber reports whether there is such a field and n fits it.

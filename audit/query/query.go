@@ -243,7 +243,8 @@ type scanner struct {
 	path string
 	line int64
 	in   *bufio.Reader
-	part []byte // of a line that was not finished when it was read
+	part []byte       // of a line that was not finished when it was read
+	rec  audit.Record // of the last line
 }
 
 func (s *scanner) open(path string, r io.Reader) {
@@ -332,12 +333,11 @@ func (s *scanner) record(line []byte) bool {
 			return true
 		}
 	}
-	var r audit.Record
-	if err := Decode(line, &r); err != nil {
+	if err := Decode(line, &s.rec); err != nil {
 		return s.bad(err)
 	}
-	if !s.filter.Match(&r) {
+	if !s.filter.Match(&s.rec) {
 		return true
 	}
-	return s.yield(r, nil)
+	return s.yield(s.rec, nil)
 }
