@@ -201,6 +201,9 @@ func (c *clause) String() string {
 
 // shapes is the condition that a shape is one for which c holds.
 func (c *clause) shapes() string {
+	if len(c.terms) == 0 {
+		return "true"
+	}
 	return "shape IN (SELECT shape FROM shapes WHERE " + c.String() + ")"
 }
 
@@ -290,10 +293,10 @@ func (x *Index) extent(ctx context.Context, w *wanted) (of, alike int64, err err
 func (x *Index) matching(ctx context.Context, w *wanted, few bool, limit int64) (seqs []int64, err error) {
 	question := "SELECT seq FROM entries WHERE " + w.own.String()
 	args := slices.Clone(w.own.args)
-	switch {
-	case few:
+	few = few && len(w.shared.terms) > 0
+	if few {
 		question = "SELECT seq FROM entries INDEXED BY entries_shape WHERE " + w.own.String() + " AND " + w.shared.shapes()
-	case len(w.shared.terms) > 0:
+	} else {
 		question += " AND +" + w.shared.shapes()
 	}
 	args = append(args, w.shared.args...)
