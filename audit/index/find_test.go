@@ -233,16 +233,21 @@ func TestFilesAreReadWhereTheIndexTellsLess(t *testing.T) {
 		put(t, dir, 50, tt.text)
 		cfg := indexed(t, dir)
 		for range 12 {
-			f := d.filter(t, 100)
-			want, faults := all(t, query.Records(dir, f))
-			got, told := all(t, index.Records(t.Context(), cfg, f))
-			if diff := cmp.Diff(want, got) + cmp.Diff(faults, told); diff != "" {
-				t.Fatalf("%s: %s (-files +index):\n%s", tt.name, f, diff)
-			}
-			if _, next := index.Found(t.Context(), cfg, f); (next > 0) != tt.uses {
-				t.Fatalf("%s: %s: the index told of records up to %d, want it asked: %v", tt.name, f, next, tt.uses)
-			}
+			sameAsFiles(t, tt.name, cfg, d.filter(t, 100), tt.uses)
 		}
+	}
+}
+
+// sameAsFiles checks that f is answered as out of the files, and whether the index was asked.
+func sameAsFiles(t *testing.T, name string, cfg index.Config, f query.Filter, uses bool) {
+	t.Helper()
+	want, faults := all(t, query.Records(cfg.Dir, f))
+	got, told := all(t, index.Records(t.Context(), cfg, f))
+	if diff := cmp.Diff(want, got) + cmp.Diff(faults, told); diff != "" {
+		t.Fatalf("%s: %s (-files +index):\n%s", name, f, diff)
+	}
+	if _, next := index.Found(t.Context(), cfg, f); (next > 0) != uses {
+		t.Fatalf("%s: %s: the index told of records up to %d, want it asked: %v", name, f, next, uses)
 	}
 }
 
@@ -297,15 +302,7 @@ func TestFilesAreReadWhereTheIndexIsOfOthers(t *testing.T) {
 		cfg := indexed(t, dir)
 		tt.change(t, &cfg)
 		for range 8 {
-			f := d.filter(t, 200)
-			want, faults := all(t, query.Records(dir, f))
-			got, told := all(t, index.Records(t.Context(), cfg, f))
-			if diff := cmp.Diff(want, got) + cmp.Diff(faults, told); diff != "" {
-				t.Fatalf("%s: %s (-files +index):\n%s", tt.name, f, diff)
-			}
-			if _, next := index.Found(t.Context(), cfg, f); (next > 0) != tt.uses {
-				t.Fatalf("%s: %s: the index told of records up to %d, want it asked: %v", tt.name, f, next, tt.uses)
-			}
+			sameAsFiles(t, tt.name, cfg, d.filter(t, 200), tt.uses)
 		}
 	}
 }

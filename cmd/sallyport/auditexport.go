@@ -278,7 +278,7 @@ func verifyBundle(c *cobra.Command, path, keyFile string, anchorFiles []string) 
 		if err != nil {
 			out.Problem = err.Error()
 		}
-		if printErr := printSafe(c.OutOrStdout(), out); printErr != nil || err == nil {
+		if printErr := printJSON(c.OutOrStdout(), out); printErr != nil || err == nil {
 			return printErr
 		}
 		return &exitError{code: exitFailed}

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sallyport/audit"
 	"sallyport/audit/answer"
 	"sallyport/audit/index"
 	"sallyport/audit/query"
@@ -151,22 +148,6 @@ func explainNone(c *cobra.Command, err error) error {
 	return err
 }
 
-// printSafe writes v as JSON in which nothing can reach a terminal: it holds
-// text out of a log.
-func printSafe(w io.Writer, v any) error {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	var b bytes.Buffer
-	if err := json.Indent(&b, audit.EscapeJSON(text), "", "  "); err != nil {
-		return err
-	}
-	b.WriteByte('\n')
-	_, err = w.Write(b.Bytes())
-	return err
-}
-
 // answerCommand is a command that answers out of an index, as text or JSON.
 func answerCommand[T any](c *cobra.Command, ask func(*cobra.Command, []string, *index.Index) (T, error), text func(io.Writer, T) error) *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -180,7 +161,7 @@ func answerCommand[T any](c *cobra.Command, ask func(*cobra.Command, []string, *
 				return err
 			}
 			if asJSON {
-				return printSafe(c.OutOrStdout(), v)
+				return printJSON(c.OutOrStdout(), v)
 			}
 			return text(c.OutOrStdout(), v)
 		})

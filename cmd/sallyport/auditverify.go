@@ -138,7 +138,7 @@ sallyport audit verify --proof, and needs nothing else of the log. ID is an id o
 			case err != nil:
 				return hint(err, "sallyport audit verify")
 			case asJSON:
-				return printSafe(c.OutOrStdout(), proofOf(p))
+				return printJSON(c.OutOrStdout(), proofOf(p))
 			}
 			_, err = c.OutOrStdout().Write(p.Marshal())
 			return err
@@ -197,15 +197,15 @@ func verifyProof(c *cobra.Command, file, keyFile string) error {
 	}
 	switch {
 	case err != nil && asJSON:
-		err = printSafe(c.OutOrStdout(), map[string]any{"ok": false, "problem": err.Error()})
+		err = printJSON(c.OutOrStdout(), map[string]any{"ok": false, "problem": err.Error()})
 		return errors.Join(err, &exitError{code: exitFailed})
 	case err != nil:
 		return hint(fmt.Errorf("%s proves nothing: %w", file, err), "ask for the proof again, and compare the keys")
 	case asJSON:
-		return printSafe(c.OutOrStdout(), proofOf(p))
+		return printJSON(c.OutOrStdout(), proofOf(p))
 	}
 	fmt.Fprintf(c.OutOrStdout(), "audit verify: ok: record %d is in the log that was signed with this key:\n", p.Index)
-	return printSafe(c.OutOrStdout(), json.RawMessage(p.Record))
+	return printJSON(c.OutOrStdout(), json.RawMessage(p.Record))
 }
 
 // stopOf ends the check of a log at ^C.

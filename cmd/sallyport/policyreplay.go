@@ -81,7 +81,7 @@ func replayDiff(c *cobra.Command, dir string, before, after *policyfile.PolicyFi
 	}
 	same = len(r.Changes)+len(r.Undecided) == 0
 	if asJSON {
-		return same, printSafe(c.OutOrStdout(), r)
+		return same, printJSON(c.OutOrStdout(), r)
 	}
 	printReplay(c.OutOrStdout(), r)
 	return same, nil

@@ -69,7 +69,7 @@ Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file t
 				return err
 			}
 			if asJSON {
-				return printSafe(c.OutOrStdout(), s)
+				return printJSON(c.OutOrStdout(), s)
 			}
 			_, err = io.WriteString(c.OutOrStdout(), s.Policy)
 			return err

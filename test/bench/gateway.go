@@ -337,7 +337,7 @@ type nowhere struct{}
 // Append implements [gate.Recorder].
 func (nowhere) Append(context.Context, *audit.Record) error { return nil }
 
-// AppendAll implements [gate.AllRecorder], so that both sides ask the broker as often.
+// AppendAll implements [gate.AllRecorder].
 func (nowhere) AppendAll(context.Context, []*audit.Record) error { return nil }
 
 func warnings() *slog.Logger {
