@@ -253,7 +253,7 @@ func (s *pathSearch) letters() []string {
 	for i, pattern := range s.patterns {
 		for _, seg := range pattern {
 			switch {
-			case seg == star, seg == stars, seg == "", seg == literal:
+			case seg == star, seg == stars, seg == "", seg == literal && !s.exact[i]: // an exact one is a segment of its own
 			case s.exact[i]:
 				exact[seg] = true
 			default:

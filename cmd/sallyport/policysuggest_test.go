@@ -121,6 +121,19 @@ func TestWhatIsSuggestedHolds(t *testing.T) {
 	}
 }
 
+// TestNeverKnowsEverySegment: also that of an equals sign, with which the engine marks
+// literals. Its twin is a path that the statement is not about.
+func TestNeverKnowsEverySegment(t *testing.T) {
+	const text = "apiVersion: sallyport/v1\nkind: Policy\nmetadata: {name: p}\nrules: [{id: r, reason: x, allow: {host: a.test, paths: [%s]}}]\n" +
+		"never: [{hosts: [a.test], paths: [\"/v1/**\"]}]\n"
+	for path, bad := range map[string]bool{"/v1/=": true, "/v1/a": true, "/v2/=": false} {
+		_, err := policyfile.ReadPolicy(policyfile.Input{Name: "p.yaml", Data: fmt.Appendf(nil, text, path)}, nil)
+		if bad != (err != nil && strings.Contains(err.Error(), "https://a.test"+path)) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 // strict holds a suggestion against strict lint, which has to refuse each of its rules.
 func strict(t *rapid.T, p *policyfile.PolicyFile, n int) {
 	found, _ := errors.AsType[policyfile.Errors](p.Strict(1_790_000_000))
