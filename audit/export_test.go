@@ -11,13 +11,43 @@ import (
 type (
 	File   = file
 	Info   = info
-	Opener = opener
+	DiskIO = disk
+	Opener = func(path string, flag int, perm fs.FileMode) (File, error)
 )
 
-// WithOpener returns c with another file system.
+// WithOpener returns c with files that are opened otherwise.
 func (c Config) WithOpener(o Opener) Config {
-	c.open = o
+	return c.WithDisk(opening{o: o})
+}
+
+// opening is the real file system, but for how files are opened.
+type opening struct {
+	osDisk
+	o Opener
+}
+
+func (d opening) Open(path string, flag int, perm fs.FileMode) (File, error) {
+	return d.o(path, flag, perm)
+}
+
+// WithDisk returns c with another file system.
+func (c Config) WithDisk(d DiskIO) Config {
+	c.disk = d
 	return c
+}
+
+// RealDisk is the real file system.
+func RealDisk() DiskIO { return osDisk{} }
+
+// PackAll packs the segments that have ended, now.
+func (l *Log) PackAll() error { return l.packAll() }
+
+// Abandon closes the files as the end of the process would.
+func (l *Log) Abandon() error {
+	close(l.stop)
+	l.end()
+	l.running.Wait()
+	return l.release()
 }
 
 // OpenFile is the real one.

@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/mod/sumdb/tlog"
+
+	"sallyport/control/durable"
 )
 
 // file is what the log asks of an open file.
@@ -28,8 +30,25 @@ type info struct {
 	size     int64
 }
 
-// opener opens a file, as [os.OpenFile] does.
-type opener func(path string, flag int, perm fs.FileMode) (file, error)
+// disk is the file system, as far as a log changes it.
+type disk interface {
+	// Open opens a file, as [os.OpenFile] does.
+	Open(path string, flag int, perm fs.FileMode) (file, error)
+	Rename(from, to string) error
+	Remove(path string) error
+	// SyncDir brings the names in a directory to the disk.
+	SyncDir(path string) error
+}
+
+// osDisk is the real one.
+type osDisk struct{}
+
+func (osDisk) Open(path string, flag int, perm fs.FileMode) (file, error) {
+	return openFile(path, flag, perm)
+}
+func (osDisk) Rename(from, to string) error { return os.Rename(from, to) }
+func (osDisk) Remove(path string) error     { return os.Remove(path) }
+func (osDisk) SyncDir(path string) error    { return durable.SyncDir(path) }
 
 type osFile struct {
 	*os.File
@@ -93,8 +112,8 @@ const (
 
 // openTail opens path, creating it where it is missing. Its contents up to off
 // stay, the rest goes.
-func openTail(open opener, path string, off int64) (*tail, error) {
-	f, err := open(path, os.O_RDWR|os.O_CREATE, modeFile)
+func openTail(d disk, path string, off int64) (*tail, error) {
+	f, err := d.Open(path, os.O_RDWR|os.O_CREATE, modeFile)
 	if err != nil {
 		return nil, err
 	}
@@ -221,9 +240,9 @@ func (t *tail) inPlace() error {
 }
 
 // restore puts a deleted file back: its contents are kept as long as it is
-// open.
-func (t *tail) restore(open opener) error {
-	f, err := open(t.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, modeFile)
+// open. It has its name once it is whole.
+func (t *tail) restore(d disk) error {
+	f, err := d.Open(t.path+suffixNew, os.O_RDWR|os.O_CREATE|os.O_TRUNC, modeFile)
 	if err != nil {
 		return err
 	}
@@ -237,11 +256,15 @@ func (t *tail) restore(open opener) error {
 			err = next.append(buf[:n])
 		}
 		if err != nil {
-			return errors.Join(err, f.Close(), os.Remove(t.path))
+			return errors.Join(err, f.Close(), ignoreMissing(d.Remove(t.path+suffixNew)))
 		}
 	}
-	if err := f.Sync(); err != nil {
-		return errors.Join(err, f.Close(), os.Remove(t.path))
+	err = f.Sync()
+	if err == nil {
+		err = d.Rename(t.path+suffixNew, t.path)
+	}
+	if err != nil && next.inPlace() != nil { // else it was renamed, whatever was said
+		return errors.Join(err, f.Close(), ignoreMissing(d.Remove(t.path+suffixNew)))
 	}
 	old := t.f
 	t.f, t.dirty, t.lost, t.synced = f, false, false, t.off

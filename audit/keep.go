@@ -18,7 +18,6 @@ import (
 
 	"sallyport/audit/checkpoint"
 	"sallyport/audit/segment"
-	"sallyport/control/durable"
 )
 
 // What becomes of segments that have ended: they are packed, and when their
@@ -119,15 +118,15 @@ func (l *Log) pack(head segment.Head) error {
 		_, err = l.mark()
 	}
 	if err != nil {
-		return errors.Join(err, ignoreMissing(os.Remove(packed+suffixNew)))
+		return errors.Join(err, ignoreMissing(l.cfg.disk.Remove(packed+suffixNew)))
 	}
-	if err := os.Rename(packed+suffixNew, packed); err != nil {
+	if err := l.cfg.disk.Rename(packed+suffixNew, packed); err != nil {
+		return errors.Join(err, ignoreMissing(l.cfg.disk.Remove(packed+suffixNew)))
+	}
+	if err := l.cfg.disk.SyncDir(l.cfg.Dir); err != nil {
 		return err
 	}
-	if err := durable.SyncDir(l.cfg.Dir); err != nil {
-		return err
-	}
-	return os.Remove(plain)
+	return l.cfg.disk.Remove(plain)
 }
 
 func ignoreMissing(err error) error {
@@ -143,7 +142,7 @@ func (l *Log) writePacked(plain, packed string, head segment.Head, data *packDat
 		return err
 	}
 	defer in.Close() //nolint:errcheck // only read
-	out, err := l.cfg.open(packed, os.O_RDWR|os.O_CREATE|os.O_TRUNC, modeFile)
+	out, err := l.cfg.disk.Open(packed, os.O_RDWR|os.O_CREATE|os.O_TRUNC, modeFile)
 	if err != nil {
 		return err
 	}
@@ -190,7 +189,7 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 func (l *Log) openWhole(path string) (file, int64, error) {
-	f, err := l.cfg.open(path, os.O_RDONLY, 0)
+	f, err := l.cfg.disk.Open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -309,7 +308,7 @@ func (l *Log) endRemoval() error {
 	if len(l.leftover) == 0 {
 		return nil
 	}
-	if err := durable.SyncDir(l.cfg.Dir); err != nil {
+	if err := l.cfg.disk.SyncDir(l.cfg.Dir); err != nil {
 		return err
 	}
 	if err := l.removeSegments(l.leftover); err != nil {
@@ -417,7 +416,7 @@ func (l *Log) noteRetained(out Removed, t tree) error {
 
 // replaceFile writes a file whole, or leaves the one that is there.
 func (l *Log) replaceFile(path string, data []byte) error {
-	f, err := l.cfg.open(path+suffixNew, os.O_RDWR|os.O_CREATE|os.O_TRUNC, modeFile)
+	f, err := l.cfg.disk.Open(path+suffixNew, os.O_RDWR|os.O_CREATE|os.O_TRUNC, modeFile)
 	if err != nil {
 		return err
 	}
@@ -425,21 +424,25 @@ func (l *Log) replaceFile(path string, data []byte) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = l.cfg.disk.Rename(path+suffixNew, path)
 	}
-	return os.Rename(path+suffixNew, path)
+	if err != nil {
+		return errors.Join(err, ignoreMissing(l.cfg.disk.Remove(path+suffixNew)))
+	}
+	return nil
 }
 
 // removeSegments removes files, the oldest first.
 func (l *Log) removeSegments(starts []uint64) error {
 	for _, first := range starts {
 		err := errors.Join(
-			ignoreMissing(os.Remove(l.path(segment.Name(int64(first))))),
-			ignoreMissing(os.Remove(l.path(segment.PackedName(int64(first))))))
+			ignoreMissing(l.cfg.disk.Remove(l.path(segment.Name(int64(first))))),
+			ignoreMissing(l.cfg.disk.Remove(l.path(segment.PackedName(int64(first))))))
 		if err != nil {
 			return fmt.Errorf("removing an old segment: %w", err)
 		}
 	}
-	return durable.SyncDir(l.cfg.Dir)
+	return l.cfg.disk.SyncDir(l.cfg.Dir)
 }

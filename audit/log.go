@@ -81,7 +81,7 @@ type Config struct {
 	// succeeds again. Default: none.
 	Anchors []AnchorTo
 
-	open opener // the file system, for tests
+	disk disk // for tests; default the real one
 }
 
 // ErrClosed is returned by what is called after Close.
@@ -136,6 +136,7 @@ type Log struct {
 		after span // those that the checkpoint being made will not cover
 	}
 	checked time.Time // when the segment was last looked after
+	turning bool      // the next segment's file may be there: nothing goes to this one any more; the leader's own
 	crowded int       // for so many more batches others are expected: one was of many, or left some waiting; the leader's own
 
 	marks  *marks        // signed checkpoints
@@ -181,8 +182,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.SegmentSize < 0 || c.SegmentAge < 0 || c.Interval < 0 || c.Keep < 0 {
 		return c, errors.New("audit: segment size, ages and interval must not be negative")
 	}
-	if c.open == nil {
-		c.open = openFile
+	if c.disk == nil {
+		c.disk = osDisk{}
 	}
 	return c, nil
 }

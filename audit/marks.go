@@ -3,6 +3,7 @@ package audit
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -165,7 +166,7 @@ func (l *Log) prepare(broken *fault) error {
 			return err
 		}
 	}
-	if l.seg.off < l.cfg.SegmentSize && (l.began.IsZero() || l.cfg.Now().Sub(l.began) < l.cfg.SegmentAge) {
+	if !l.turning && l.seg.off < l.cfg.SegmentSize && (l.began.IsZero() || l.cfg.Now().Sub(l.began) < l.cfg.SegmentAge) {
 		return nil
 	}
 	if err := l.rotate(); err != nil {
@@ -174,7 +175,9 @@ func (l *Log) prepare(broken *fault) error {
 	return nil
 }
 
-// rotate ends the segment, signed, and begins the next.
+// rotate ends the segment, signed, and begins the next. Once it has tried to make that
+// file it has to succeed before anything else is written, whatever the clock says then: the
+// file's name tells where the segment before it ends.
 func (l *Log) rotate() error {
 	l.marks.mu.Lock()
 	defer l.marks.mu.Unlock()
@@ -182,7 +185,8 @@ func (l *Log) rotate() error {
 		return err
 	}
 	first := uint64(l.tree.n)
-	next, err := openTail(l.cfg.open, l.path(segmentName(first)), 0)
+	l.turning = true
+	next, err := openTail(l.cfg.disk, l.path(segmentName(first)), 0)
 	if err != nil {
 		return err
 	}
@@ -191,7 +195,7 @@ func (l *Log) rotate() error {
 		err = fmt.Errorf("%s is there already, and not empty", next.path)
 	}
 	if err == nil {
-		err = l.dir.Sync()
+		err = l.cfg.disk.SyncDir(l.cfg.Dir)
 	}
 	if err != nil {
 		return errors.Join(err, next.f.Close())
@@ -199,7 +203,7 @@ func (l *Log) rotate() error {
 	l.turn.Lock()
 	defer l.turn.Unlock()
 	old := l.seg
-	l.seg, l.began, l.started = next, time.Time{}, append(l.started, first)
+	l.seg, l.began, l.started, l.turning = next, time.Time{}, append(l.started, first), false
 	select {
 	case l.turned <- struct{}{}:
 	default:
@@ -222,14 +226,14 @@ func (l *Log) repair() error {
 func (l *Log) mend() error {
 	l.turn.Lock()
 	defer l.turn.Unlock()
-	if err := l.mendDir(); err != nil {
+	if err := errors.Join(l.mendDir(), l.publish(), l.putNote()); err != nil {
 		return err
 	}
 	for _, t := range []*tail{l.seg, l.marks.hist, l.marks.tree} {
 		err := t.inPlace()
 		if errors.Is(err, errGone) {
-			if err = t.restore(l.cfg.open); err == nil {
-				err = l.dir.Sync()
+			if err = t.restore(l.cfg.disk); err == nil {
+				err = l.cfg.disk.SyncDir(l.cfg.Dir)
 			}
 		}
 		if err != nil {
@@ -267,14 +271,17 @@ func (l *Log) mendDir() error {
 	if err := l.lock(); err != nil {
 		return err
 	}
-	return errors.Join(old.Close(), l.publish(), l.putNote())
+	return old.Close()
 }
 
-// putNote puts the note of what was removed back into a directory that is new:
-// without it the log would not be known to begin where it does.
+// putNote puts the note of what was removed back where it is not: without it the log would
+// not be known to begin where it does.
 func (l *Log) putNote() error {
 	if len(l.note) == 0 {
 		return nil
+	}
+	if _, err := statPath(l.path(fileRetained)); !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return l.replaceFile(l.path(fileRetained), l.note)
 }

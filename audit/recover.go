@@ -121,7 +121,7 @@ func (l *Log) recover() (*recovered, error) {
 	if err := found.tail.End(anchor.Tree.N > 0 && anchor.Tree.N == l.marks.last.Tree.N); err != nil {
 		return nil, l.refuse(hintVerify, "%v", err)
 	}
-	return found, errors.Join(l.publish(), l.dir.Sync())
+	return found, errors.Join(l.publish(), l.cfg.disk.SyncDir(l.cfg.Dir))
 }
 
 // segments returns the first sequence number of each segment, in order.
@@ -136,9 +136,8 @@ func (l *Log) segments() ([]uint64, error) {
 		switch {
 		case ok:
 			starts = append(starts, uint64(first))
-		case strings.HasSuffix(n.Name(), segment.PackedSuffix+suffixNew), n.Name() == fileRetained+suffixNew, n.Name() == filePublic+suffixNew:
-			// Half done when an earlier process ended.
-			if err := os.Remove(l.path(n.Name())); err != nil {
+		case halfDone(n.Name()):
+			if err := l.cfg.disk.Remove(l.path(n.Name())); err != nil {
 				return nil, fmt.Errorf("clearing the audit log's directory: %w", err)
 			}
 		case strings.HasSuffix(n.Name(), ".jsonl"):
@@ -147,6 +146,14 @@ func (l *Log) segments() ([]uint64, error) {
 	}
 	slices.Sort(starts)
 	return slices.Compact(starts), nil // one may be there packed and plain
+}
+
+// halfDone reports whether a name is of a file that was not whole when an earlier
+// process ended.
+func halfDone(name string) bool {
+	name, ok := strings.CutSuffix(name, suffixNew)
+	_, _, isSegment := segment.Parse(name)
+	return ok && (isSegment || slices.Contains([]string{fileRetained, filePublic, fileCheckpoints, fileTree}, name))
 }
 
 // loadRetained reads the note of what was removed, and ends a removal that was
@@ -232,11 +239,11 @@ func (l *Log) readSmall(path string) ([]byte, error) {
 const lastPart = 4 * checkpoint.MaxSize
 
 func (l *Log) openMarks() (*marks, error) {
-	hist, err := openTail(l.cfg.open, l.path(fileCheckpoints), 0)
+	hist, err := openTail(l.cfg.disk, l.path(fileCheckpoints), 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening the checkpoints: %w", err)
 	}
-	tree, err := openTail(l.cfg.open, l.path(fileTree), 0)
+	tree, err := openTail(l.cfg.disk, l.path(fileTree), 0)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening the tree: %w", err), hist.f.Close())
 	}
@@ -344,7 +351,7 @@ func (l *Log) checkStarts(starts []uint64) error {
 
 // lastSeq reads the number of a segment's last record.
 func (l *Log) lastSeq(path string) (uint64, error) {
-	f, err := l.cfg.open(path, os.O_RDONLY, 0)
+	f, err := l.cfg.disk.Open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return 0, err
 	}

@@ -41,7 +41,7 @@ func (l *Log) replay(found *recovered) error {
 	if r.torn > 0 {
 		found.tornSum = hex.EncodeToString(r.tornSum)
 	}
-	l.seg, err = openTail(l.cfg.open, l.path(segmentName(l.started[last])), r.end)
+	l.seg, err = openTail(l.cfg.disk, l.path(segmentName(l.started[last])), r.end)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (l *Log) read(i int, t tree, flush func([]byte) error) (*replayer, error) {
 func (r *replayer) segment(first uint64, last bool) error {
 	path := r.log.path(segmentName(first))
 	if last { // a new log has none yet; it is never packed
-		f, err := r.log.cfg.open(path, os.O_RDWR|os.O_CREATE, modeFile)
+		f, err := r.log.cfg.disk.Open(path, os.O_RDWR|os.O_CREATE, modeFile)
 		if err != nil {
 			return fmt.Errorf("opening a segment: %w", err)
 		}
