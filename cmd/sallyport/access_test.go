@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,13 +142,15 @@ func TestAccessEnds(t *testing.T) {
 	st.must(err)
 	changed := make(chan struct{}, 1)
 	defer st.gateway.table.Notify(changed)()
-	st.gateway.endApprovals(got.Until.Add(-2*time.Second), got.Until.Add(-time.Second))
+	soon := got.Until.Add(-time.Second)
+	today := soon.Truncate(24 * time.Hour) // at midnight all are judged again
+	st.gateway.endApprovals(slices.MaxFunc([]time.Time{today, soon.Add(-time.Second)}, time.Time.Compare), soon)
 	select {
 	case <-changed:
 		t.Error("judged again before its end")
 	default:
 	}
-	st.gateway.endApprovals(got.Until.Add(-time.Second), got.Until)
+	st.gateway.endApprovals(soon, got.Until)
 	select {
 	case <-changed:
 	default:
