@@ -213,20 +213,31 @@ func (g *gateway) try(ctx context.Context, in tryIn) (out tryOut, err error) {
 		return out, refusedTrial(err)
 	}
 	out = tryOut{ID: pass.ID(), Method: q.Method, Endpoint: q.Endpoint.String(), Path: q.Path.String()}
-	var done gate.Outcome
-	done.Status, done.Received, err = g.sendTrial(ctx, pass)
-	if err != nil { // it may cite what an upstream sent
-		done.Err = errors.New(g.broker.Hider(in.Cell)(err.Error()))
-	}
-	if denied, ok := errors.AsType[*gate.DeniedError](err); ok { // after it was admitted
-		done.Reason = denied.Reason
-	}
-	err = errors.Join(err, pass.Done(ctx, done))
+	done, err := carried(ctx, pass, func() (done gate.Outcome, err error) {
+		done.Status, done.Received, err = g.sendTrial(ctx, pass)
+		if err != nil { // it may cite what an upstream sent
+			done.Err = errors.New(g.broker.Hider(in.Cell)(err.Error()))
+		}
+		if denied, ok := errors.AsType[*gate.DeniedError](err); ok { // after it was admitted
+			done.Reason = denied.Reason
+		}
+		return done, err
+	})
 	out.Status, out.Received, out.Micros = done.Status, done.Received, time.Since(began).Microseconds()
 	if err != nil {
 		return out, refusedTrial(err)
 	}
 	return out, nil
+}
+
+var errPanicked = errors.New("panic in what it was admitted for")
+
+// carried does what a pass is for, and has it done whatever comes: an admission has an
+// outcome in the log after a panic, too.
+func carried(ctx context.Context, pass gate.Pass, do func() (gate.Outcome, error)) (out gate.Outcome, err error) {
+	out.Err = errPanicked
+	defer func() { err = errors.Join(err, pass.Done(ctx, out)) }()
+	return do()
 }
 
 // refusedTrial tells root why, which a sandbox is not told.

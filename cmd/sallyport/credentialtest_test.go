@@ -21,6 +21,7 @@ import (
 	"sallyport/broker"
 	"sallyport/control"
 	"sallyport/rules"
+	"sallyport/rules/gate"
 )
 
 // newStageAt is a stage whose credential goes to a server of this machine.
@@ -181,5 +182,27 @@ func TestRecordsOfALiveTestTellWhoAskedAndWhatForIt(t *testing.T) {
 	}
 	if said := ask(0, "audit", "export", "--format", "har"); !strings.Contains(said, `"https://api.example.com/v1/x"`) || strings.Contains(said, "http://") {
 		t.Errorf("exported: %s", said)
+	}
+}
+
+// TestAdmissionHasAnOutcomeAfterAPanic: whatever breaks in between.
+func TestAdmissionHasAnOutcomeAfterAPanic(t *testing.T) {
+	st := newStage(t)
+	q, id, err := st.gateway.trial(tryIn{Cell: "test-a", Run: "run-a", Credential: "api", Method: "GET", Path: "/v1/x"})
+	st.must(err)
+	st.gateway.trials.Store("test-a", id)
+	pass, err := st.gateway.gate.Admit(t.Context(), q)
+	st.must(err)
+	func() {
+		defer func() {
+			if v := recover(); v != "boom" {
+				t.Errorf("recovered %v", v)
+			}
+		}()
+		_, _ = carried(t.Context(), pass, func() (gate.Outcome, error) { panic("boom") })
+	}()
+	done := st.records(audit.Done)
+	if len(done) != 1 || done[0].Ref != pass.ID() || done[0].Error != errPanicked.Error() {
+		t.Errorf("records %+v", done)
 	}
 }

@@ -147,19 +147,29 @@ func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeBody(req))
 	}
-	resp, err := d.dialer.Forward(ctx, pass, req)
-	out := gate.Outcome{Err: err}
-	if err == nil {
-		out.Status = resp.StatusCode
-		var body []byte
-		body, err = io.ReadAll(io.LimitReader(resp.Body, maxTold))
-		err = errors.Join(err, resp.Body.Close())
-		out.Received, out.Err = int64(len(body)), err
-		resp.Body = io.NopCloser(bytes.NewReader(body))
-	}
-	if err := errors.Join(err, pass.Done(ctx, out)); err != nil {
+	return d.carry(ctx, pass, req)
+}
+
+// carry sends what was admitted, reads the answer to its end, and has it recorded whatever
+// comes.
+func (d *door) carry(ctx context.Context, pass gate.Pass, req *http.Request) (resp *http.Response, err error) {
+	out := gate.Outcome{Err: errPanicked}
+	defer func() {
+		if told := pass.Done(ctx, out); told != nil {
+			resp, err = nil, errors.Join(err, told)
+		}
+	}()
+	resp, err = d.dialer.Forward(ctx, pass, req)
+	if out.Err = err; err != nil {
 		return nil, err
 	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxTold))
+	err = errors.Join(err, resp.Body.Close())
+	out.Status, out.Received, out.Err = resp.StatusCode, int64(len(body)), err
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp, nil
 }
 

@@ -3,6 +3,7 @@ package dns
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -15,12 +16,19 @@ var errNoLookUp = errors.New("nobody looks names up here")
 
 // lookUp has looked up what a pass is for, and closes the pass with what will
 // be answered. What cannot be recorded is not answered.
-func (s *Server) lookUp(ctx context.Context, q *query, p gate.Pass) outcome {
-	out, end := s.find(ctx, q.cell, p)
-	if err := p.Done(ctx, end); err != nil {
-		s.cfg.Log.WarnContext(ctx, "dns: look-up not recorded", "cell", q.cell, "err", err)
-		return outcome{kind: failure}
-	}
+func (s *Server) lookUp(ctx context.Context, q *query, p gate.Pass) (out outcome) {
+	end := gate.Outcome{Answer: failure.String(), Err: errInternal}
+	defer func() {
+		if v := recover(); v != nil { // here, since it is recorded already
+			s.cfg.Log.ErrorContext(ctx, "dns: panic in a look-up", "cell", q.cell, "panic", fmt.Sprint(v))
+			out = outcome{kind: failure}
+		}
+		if err := p.Done(ctx, end); err != nil {
+			s.cfg.Log.WarnContext(ctx, "dns: look-up not recorded", "cell", q.cell, "err", err)
+			out = outcome{kind: failure}
+		}
+	}()
+	out, end = s.find(ctx, q.cell, p)
 	return out
 }
 

@@ -245,6 +245,21 @@ func TestLookUpsAreBounded(t *testing.T) {
 	}
 }
 
+// TestPanicInALookUpIsItsOutcome: one record of the query and one of its end, whether it was
+// read alone or with others.
+func TestPanicInALookUpIsItsOutcome(t *testing.T) {
+	w := newLookupWorld(t, func(context.Context, gate.Pass) ([]mdns.RR, error) { panic("boom") })
+	for range 9 { // more than a cell may have at once
+		if got := said(w.ask(query("ok.test", mdns.TypeTXT))); got != "SERVFAIL" {
+			t.Errorf("answer %s", got)
+		}
+		recs := w.records.take()
+		if len(recs) != 2 || recs[0].Kind != audit.DNS || recs[1].Kind != audit.Done || recs[1].Ref != recs[0].ID || recs[1].Error == "" {
+			t.Errorf("records %+v", recs)
+		}
+	}
+}
+
 // TestNoLookUpWithoutARecord: what cannot be recorded is not asked for, and what
 // was found is not answered.
 func TestNoLookUpWithoutARecord(t *testing.T) {
