@@ -24,7 +24,7 @@ import (
 // time is over removed. Neither is ever waited for by a record.
 
 // fileRetained is the signed note of what was removed.
-const fileRetained = "retained"
+const fileRetained = checkpoint.RetentionFile
 
 // suffixNew is what a file's name has at its end until the file is whole.
 const suffixNew = ".new"

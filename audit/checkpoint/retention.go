@@ -48,6 +48,19 @@ func (r Retention) Root() tlog.Hash {
 	return h
 }
 
+// RetentionFile is the file of a log that holds the note.
+const RetentionFile = "retained"
+
+// Kept returns First of a note whose signature nobody checked; 0 if it is none.
+func Kept(msg []byte) int64 {
+	text, _, _ := strings.Cut(string(msg), "\n\n")
+	r, err := parseRetention(text + "\n")
+	if err != nil {
+		return 0
+	}
+	return max(r.First, 0)
+}
+
 func (r Retention) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s\nfirst %d\nrecord %d\ntime %s\nremoved %s %s\n", retentionTitle, r.Origin, r.First, r.Record,

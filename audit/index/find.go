@@ -27,7 +27,7 @@ func Records(ctx context.Context, cfg Config, f query.Filter) iter.Seq2[audit.Re
 		if !goOn {
 			return
 		}
-		for r, err := range query.RecordsFrom(ctx, cfg.Dir, f, next) {
+		for r, err := range query.RecordsFrom(ctx, cfg.Dir, f, next, cfg.Tell) {
 			if !yield(r, err) {
 				return
 			}

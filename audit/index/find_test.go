@@ -190,7 +190,7 @@ func forced(t *testing.T, cfg index.Config, f query.Filter) iter.Seq2[audit.Reco
 				return
 			}
 		}
-		query.RecordsFrom(t.Context(), cfg.Dir, f, next)(yield)
+		query.RecordsFrom(t.Context(), cfg.Dir, f, next, nil)(yield)
 	}
 }
 
@@ -337,7 +337,7 @@ func TestFilesTakeOverFromAFailingIndex(t *testing.T) {
 	if next == 0 || next == n {
 		t.Fatalf("the index told of records up to %d: it did not fail on the way", next)
 	}
-	rest, faults := all(t, query.RecordsFrom(t.Context(), dir, f, next))
+	rest, faults := all(t, query.RecordsFrom(t.Context(), dir, f, next, nil))
 	if diff := cmp.Diff(want, append(got, rest...)); diff != "" || faults != nil {
 		t.Errorf("%v (-files +index and files):\n%s", faults, diff)
 	}

@@ -4,8 +4,8 @@
 // The segments are the truth: an index is made from them, follows them as they
 // grow, and can be thrown away at any time. One that is damaged, of another log
 // or of an older version is made anew; a file that is no index is never
-// touched. It trusts no text of the log, and it says nothing about whether the
-// log is complete and unchanged: see audit/verify.
+// touched. It trusts no text of the log. It tells what the numbers of records show
+// to be missing; whether the log is complete and unchanged is for audit/verify.
 package index
 
 import (
@@ -23,6 +23,8 @@ import (
 	"syscall"
 
 	"modernc.org/sqlite"
+
+	"sallyport/audit/query"
 )
 
 // Index is an open index. It is safe for use by many goroutines but for Update
@@ -32,6 +34,7 @@ type Index struct {
 	path    string
 	waiting func()
 	db      *sql.DB
+	holes   []query.Hole
 }
 
 // Config says which index of which log.
@@ -48,12 +51,14 @@ type Config struct {
 	// Damaged is called before a damaged index is made anew by Open. Default:
 	// nothing is told.
 	Damaged func()
+	// Tell is called by Records as by [query.RecordsFrom]. Default: nothing is told.
+	Tell func(error)
 }
 
 const (
 	magic       = "SQLite format 3\x00"
 	application = 0x53504158 // in the file's header: SPAX
-	version     = 7          // of the tables; another one is made anew
+	version     = 8          // of the tables; another one is made anew
 )
 
 // ErrShared is wrapped by Open's error when others can write where the index is kept.
@@ -246,6 +251,9 @@ func (x *Index) Close() error {
 // Path returns the file's.
 func (x *Index) Path() string { return x.path }
 
+// Holes returns what the last Update knows of records that are missing, or not in their place.
+func (x *Index) Holes() []query.Hole { return x.holes }
+
 // DB returns the database, to ask it. Nobody but Update changes it.
 func (x *Index) DB() *sql.DB { return x.db }
 
@@ -257,7 +265,7 @@ var schema = strings.NewReplacer(
 	"$shared", those(true, declared), "$own", those(false, declared), "$columns", names(""),
 ).Replace(`
 PRAGMA application_id = 1397768536;
-PRAGMA user_version = 7;
+PRAGMA user_version = 8;
 CREATE TABLE log_dir (dir TEXT NOT NULL);
 CREATE TABLE segments (
 	first INTEGER PRIMARY KEY, -- number of the first record
@@ -269,6 +277,7 @@ CREATE TABLE segments (
 	rest  TEXT NOT NULL,       -- why what follows cannot be read, '' if it can
 	later INTEGER NOT NULL,    -- number of the first record of a later schema
 	schema INTEGER NOT NULL,   -- which that is, 0 if there is none
+	numbers TEXT NOT NULL,     -- how those of the records go on: query.Numbers in JSON
 	file  TEXT NOT NULL        -- name, device and inode, size and times before they were read
 );
 CREATE TABLE shapes (

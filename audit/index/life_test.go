@@ -45,6 +45,15 @@ func (f *fixture) whole(t *testing.T, x *index.Index) {
 	}
 }
 
+// noteRemoval writes the note that retention leaves, without a signature.
+func (f *fixture) noteRemoval(t *testing.T, first int64) {
+	t.Helper()
+	note := fmt.Sprintf("sallyport/audit/retention/v1\nlog\nfirst %d\nrecord %d\ntime 2027-01-31T12:00:00Z\nremoved 2027-01-31T12:00:00Z 2027-01-31T12:00:00Z\n\n", first, first)
+	if err := os.WriteFile(filepath.Join(f.dir, "retained"), []byte(note), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestRetentionDropsRecords(t *testing.T) {
 	f := newFixture(t)
 	f.add(t, 60)
@@ -58,6 +67,7 @@ func TestRetentionDropsRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	f.noteRemoval(t, segs[2].First)
 	f.add(t, 5)
 	res, err := x.Update(t.Context(), nil)
 	if want := (index.Result{Added: 5}); err != nil || !cmp.Equal(res, want) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -27,11 +28,12 @@ type state struct {
 	hash                          []byte // of all that was read, as a state of SHA-256 to go on from
 	rest                          string // why what follows cannot be read, of a packed file that is damaged
 	later                         Later  // the first of a later schema
+	numbers                       query.Numbers
 	file                          string // which file it was, and how it stood before it was read
 }
 
 func (x *Index) states(ctx context.Context) ([]state, error) {
-	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, odd, hash, rest, later, schema, file FROM segments ORDER BY first")
+	rows, err := x.db.QueryContext(ctx, "SELECT first, bytes, lines, bad, odd, hash, rest, later, schema, numbers, file FROM segments ORDER BY first")
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +41,11 @@ func (x *Index) states(ctx context.Context) ([]state, error) {
 	var out []state
 	for rows.Next() {
 		var s state
-		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.odd, &s.hash, &s.rest, &s.later.Seq, &s.later.Schema, &s.file); err != nil {
+		var numbers []byte
+		if err := rows.Scan(&s.first, &s.bytes, &s.lines, &s.bad, &s.odd, &s.hash, &s.rest, &s.later.Seq, &s.later.Schema, &numbers, &s.file); err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(numbers, &s.numbers); err != nil {
 			return nil, err
 		}
 		out = append(out, s)
@@ -201,7 +207,7 @@ func (r *reader) records() []audit.Record {
 func (r *reader) all(ctx context.Context, segs []query.Segment, known []state) error {
 	defer close(r.parts)
 	for i, s := range segs {
-		st := state{first: s.First}
+		st := state{first: s.First, numbers: query.Numbers{Next: uint64(s.First)}}
 		if i < len(known) {
 			st = known[i]
 		}
@@ -222,6 +228,7 @@ func (r *reader) segment(ctx context.Context, s query.Segment, st state) error {
 		return err
 	}
 	st.bad++
+	st.numbers.Damaged = true
 	st.rest = err.Error()
 	if st.hash == nil { // nothing of it was read
 		st.hash = []byte{}
@@ -252,7 +259,9 @@ func (r *reader) lines(ctx context.Context, s query.Segment, st *state) error {
 			if st.hash, err = stateOf(h); err != nil {
 				return err
 			}
-			if err := r.send(ctx, part{recs, *st, r.progress(s, *st, end)}); err != nil {
+			by := *st
+			by.numbers.Holes = slices.Clone(st.numbers.Holes) // the last one may become longer
+			if err := r.send(ctx, part{recs, by, r.progress(s, by, end)}); err != nil {
 				return err
 			}
 			recs, held = r.records(), 0
@@ -263,22 +272,24 @@ func (r *reader) lines(ctx context.Context, s query.Segment, st *state) error {
 		case end:
 			return nil
 		}
-		recs = take(recs, line, st)
+		recs = take(recs, line, s.Path, st)
 		h.Write(line)
 		held++
 	}
 }
 
-// take adds one line, or a piece of one that is too long to be a record.
-func take(recs []audit.Record, line []byte, st *state) []audit.Record {
+// take adds one line of the file at path, or a piece of one that is too long to be a record.
+func take(recs []audit.Record, line []byte, path string, st *state) []audit.Record {
 	st.bytes += int64(len(line))
 	st.lines++
 	recs = append(recs, audit.Record{})
 	r := &recs[len(recs)-1]
 	if err := query.Decode(bytes.TrimSuffix(line, []byte("\n")), r); err != nil || r.Kind == "" {
 		st.bad++
+		st.numbers.Bad++
 		return recs[:len(recs)-1]
 	}
+	st.numbers.See(r.Seq, path)
 	if !told(r, st.first+st.lines-1) {
 		st.odd++
 	}

@@ -28,7 +28,9 @@ type Result struct {
 	Damaged []Damage `json:"damaged,omitempty"`
 	// Later is the first record of a schema that this program does not know, nil if there is none.
 	Later *Later `json:"later,omitempty"`
-	Anew  bool   `json:"anew"` // what was there before was of another log, or more than the log now holds
+	// Holes are where records are missing, or not in their place.
+	Holes []query.Hole `json:"holes,omitempty"`
+	Anew  bool         `json:"anew"` // what was there before was of another log, or more than the log now holds
 }
 
 // Later is a record of a later schema: it may say more than an index holds.
@@ -115,12 +117,14 @@ func (x *Index) update(ctx context.Context, progress func(Progress)) (Result, er
 	if err == nil {
 		err = x.oddities(ctx, segs, &out)
 	}
+	x.holes = out.Holes
 	return out, err
 }
 
-// oddities tells what is known of segments that are damaged, or of a later schema.
+// oddities tells what is known of segments that are damaged, of a later schema, or lack records.
 func (x *Index) oddities(ctx context.Context, segs []query.Segment, out *Result) error {
 	known, err := x.states(ctx)
+	out.Holes = holes(segs, known)
 	for _, k := range known {
 		if k.later.Schema > 0 && out.Later == nil {
 			out.Later = &k.later
@@ -131,6 +135,28 @@ func (x *Index) oddities(ctx context.Context, segs []query.Segment, out *Result)
 		}
 	}
 	return err
+}
+
+// holes returns those within the segments, and between them.
+func holes(segs []query.Segment, known []state) (list []query.Hole) {
+	read := map[int64]query.Numbers{}
+	for _, k := range known {
+		read[k.first] = k.numbers
+	}
+	var before query.Numbers
+	path := ""
+	for _, s := range segs {
+		if h := before.Between(path, s); h != nil {
+			list = append(list, *h)
+		}
+		n, ok := read[s.First]
+		if !ok { // it is empty
+			n.Next = uint64(s.First)
+		}
+		list = append(list, n.Holes...)
+		before, path = n, s.Path
+	}
+	return list
 }
 
 // add reads on one goroutine and writes on another.

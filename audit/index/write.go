@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -60,7 +61,7 @@ func (x *Index) writer(ctx context.Context, known []state) (*writer, error) {
 		{&w.findShape, "SELECT shape FROM shapes WHERE sum = ?"},
 		{&w.addShape, "INSERT INTO shapes VALUES (NULL, ?, " + those(true, asked) + ")"},
 		{&w.addCount, addCount},
-		{&w.putState, "INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"},
+		{&w.putState, "INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"},
 		{&w.sum, "SELECT count(*), ifnull(sum(bytes), 0) FROM segments"},
 	} {
 		if *s.into, err = conn.PrepareContext(ctx, s.text); err != nil {
@@ -119,7 +120,11 @@ func (w *writer) fill(ctx context.Context, p part) error {
 		return err
 	}
 	s := &p.state
-	if _, err := w.putState.ExecContext(ctx, s.first, s.bytes, s.lines, s.bad, s.odd, s.hash, s.rest, s.later.Seq, s.later.Schema, s.file); err != nil {
+	numbers, err := json.Marshal(s.numbers)
+	if err != nil {
+		return err
+	}
+	if _, err := w.putState.ExecContext(ctx, s.first, s.bytes, s.lines, s.bad, s.odd, s.hash, s.rest, s.later.Seq, s.later.Schema, string(numbers), s.file); err != nil {
 		return err
 	}
 	before, there := w.states[s.first]

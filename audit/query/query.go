@@ -3,7 +3,8 @@
 // It works on the segments alone, offline or while they are written, in bounded
 // memory. It tolerates fields that it does not know. It trusts no text: what it
 // prints holds no control character, whatever stands in the file. Whether the
-// log is complete and unchanged is not its question: see audit/verify.
+// log is complete and unchanged is not its question: see audit/verify. It tells
+// what the numbers of records show to be missing.
 package query
 
 import (
@@ -45,18 +46,22 @@ func (e *LineError) Unwrap() error { return e.Err }
 // An error that is not a [*LineError] is the last of the sequence. Of a log
 // that is being written it returns what is there when a segment is reached; a
 // line that is not finished is left out.
-func Records(dir string, f Filter) iter.Seq2[audit.Record, error] { return records(nil, dir, f, 0) }
+func Records(dir string, f Filter) iter.Seq2[audit.Record, error] {
+	return records(nil, dir, f, 0, nil)
+}
 
 // RecordsUntil is [Records] until ctx is done, whose error is then the last of the
 // sequence: a filter that finds nothing reads a whole log before it yields.
 func RecordsUntil(ctx context.Context, dir string, f Filter) iter.Seq2[audit.Record, error] {
-	return RecordsFrom(ctx, dir, f, 0)
+	return RecordsFrom(ctx, dir, f, 0, nil)
 }
 
-// RecordsFrom is [RecordsUntil] without the records before a number.
-func RecordsFrom(ctx context.Context, dir string, f Filter, seq uint64) iter.Seq2[audit.Record, error] {
+// RecordsFrom is [RecordsUntil] without the records before a number. It calls tell, if that is not
+// nil, with what of the segments that it reads shows that the log is not whole, and is not
+// in the sequence: a [*HoleError], or the [*LineError] of a line that f would have passed over.
+func RecordsFrom(ctx context.Context, dir string, f Filter, seq uint64, tell func(error)) iter.Seq2[audit.Record, error] {
 	return func(yield func(audit.Record, error) bool) {
-		for r, err := range records(ctx.Done(), dir, f, seq) {
+		for r, err := range records(ctx.Done(), dir, f, seq, tell) {
 			if !yield(r, err) {
 				return
 			}
@@ -67,37 +72,51 @@ func RecordsFrom(ctx context.Context, dir string, f Filter, seq uint64) iter.Seq
 	}
 }
 
-func records(done <-chan struct{}, dir string, f Filter, seq uint64) iter.Seq2[audit.Record, error] {
+func records(done <-chan struct{}, dir string, f Filter, seq uint64, tell func(error)) iter.Seq2[audit.Record, error] {
 	return func(yield func(audit.Record, error) bool) {
-		segs, err := segments(dir, f)
+		segs, err := Segments(dir)
 		if err != nil {
 			yield(audit.Record{}, err)
 			return
 		}
-		s := scanner{filter: f, yield: from(seq, yield), done: done}
-		segs = segs[holding(segs, seq):]
-		for _, seg := range segs {
-			file, err := seg.Open()
-			if errors.Is(err, fs.ErrNotExist) && removed(dir, seg) {
-				continue
+		s := scanner{filter: f, yield: from(seq, yield), done: done, tell: tell}
+		defer s.tellHoles()
+		begin, until := within(segs, f)
+		if begin == 0 {
+			s.between(segs[0]) // what is before the log's first record
+		}
+		begin = max(begin, holding(segs, seq))
+		for i := begin; i < until; i++ {
+			if i > begin {
+				s.between(segs[i])
 			}
-			if errors.Is(err, ErrDamaged) && yield(audit.Record{}, &LineError{seg.Path, 1, err}) {
-				continue
-			}
-			if err != nil {
-				if !errors.Is(err, ErrDamaged) {
-					yield(audit.Record{}, err)
-				}
-				return
-			}
-			s.open(seg.Path, file)
-			ok := s.lines()
-			file.Close()
-			if !ok {
+			if !s.segment(segs[i]) {
 				return
 			}
 		}
+		if begin < until && until < len(segs) {
+			s.between(segs[until])
+		}
 	}
+}
+
+// segment yields the records of one segment; false means to stop.
+func (s *scanner) segment(seg Segment) bool {
+	file, err := seg.Open()
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && removed(filepath.Dir(seg.Path), seg):
+		return true
+	case errors.Is(err, ErrDamaged):
+		s.open(seg, bytes.NewReader(nil))
+		s.numbers.Damaged = true
+		return s.yield(audit.Record{}, &LineError{seg.Path, 1, err})
+	case err != nil:
+		s.yield(audit.Record{}, err)
+		return false
+	}
+	defer file.Close()
+	s.open(seg, file)
+	return s.lines()
 }
 
 // poll is how often Follow looks for more.
@@ -186,14 +205,14 @@ func (s *scanner) turn(seg *Segment, toEnd bool) (io.ReadCloser, error) {
 		return nil, err
 	}
 	if seekable, ok := file.(*os.File); ok && toEnd {
-		return file, s.openAtEnd(seg.Path, seekable)
+		return file, s.openAtEnd(seg, seekable)
 	}
-	s.open(seg.Path, file)
+	s.open(*seg, file)
 	return file, nil
 }
 
 // openAtEnd passes over every line that has begun.
-func (s *scanner) openAtEnd(path string, file *os.File) error {
+func (s *scanner) openAtEnd(seg *Segment, file *os.File) error {
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
 		return fmt.Errorf("reading the log: %w", err)
@@ -205,7 +224,7 @@ func (s *scanner) openAtEnd(path string, file *os.File) error {
 	if err != nil {
 		return fmt.Errorf("reading the log: %w", err)
 	}
-	s.open(path, file)
+	s.open(*seg, file)
 	s.line = lines
 	if end > 0 {
 		s.skip()
@@ -240,15 +259,19 @@ type scanner struct {
 	yield  func(audit.Record, error) bool
 	done   <-chan struct{} // ends it; nil never does
 
-	path string
+	path string // of the segment, "" before the first one
 	line int64
 	in   *bufio.Reader
 	part []byte       // of a line that was not finished when it was read
 	rec  audit.Record // of the last line
+
+	tell    func(error) // what the numbers tell; nil if nobody wants to know
+	numbers Numbers     // of the segment
 }
 
-func (s *scanner) open(path string, r io.Reader) {
-	s.path, s.line, s.part = path, 0, s.part[:0]
+func (s *scanner) open(seg Segment, r io.Reader) {
+	s.tellHoles()
+	s.path, s.line, s.part, s.numbers = seg.Path, 0, s.part[:0], Numbers{Next: uint64(seg.First)}
 	if s.in == nil {
 		s.in = bufio.NewReaderSize(r, 2*audit.MaxLine)
 	} else {
@@ -304,6 +327,7 @@ func (s *scanner) ended(err error) bool {
 		s.in.Reset(bytes.NewReader(nil)) // it is told once
 		s.part = s.part[:0]
 		s.line++
+		s.numbers.Damaged = true
 		return s.bad(err)
 	case !errors.Is(err, io.EOF):
 		s.yield(audit.Record{}, fmt.Errorf("reading %s: %w", s.path, err))
@@ -324,20 +348,73 @@ func (s *scanner) skip() bool {
 }
 
 func (s *scanner) bad(err error) bool {
+	s.numbers.Bad++
 	return s.yield(audit.Record{}, &LineError{s.path, s.line, err})
 }
+
+// errNoRecord is about a line that nobody looks at closely.
+var errNoRecord = errors.New("it has no number and no kind")
 
 func (s *scanner) record(line []byte) bool {
 	for _, n := range s.filter.needles {
 		if !bytes.Contains(line, n) {
+			s.passOver(line)
 			return true
 		}
 	}
 	if err := Decode(line, &s.rec); err != nil {
 		return s.bad(err)
 	}
+	s.number(s.rec.Seq, s.rec.Kind != "")
 	if !s.filter.Match(&s.rec) {
 		return true
 	}
 	return s.yield(s.rec, nil)
+}
+
+// passOver looks at no more of a line that does not match than the numbers need.
+func (s *scanner) passOver(line []byte) {
+	if s.tell == nil {
+		return
+	}
+	seq, ok := numberOf(line)
+	if !ok {
+		ok = Decode(line, &s.rec) == nil && s.rec.Kind != ""
+		seq = s.rec.Seq
+	}
+	s.number(seq, ok)
+}
+
+// number takes what a line says that its number is, if it is a record's; one that is no
+// record is told.
+func (s *scanner) number(seq uint64, ok bool) {
+	if ok {
+		s.numbers.See(seq, s.path)
+		return
+	}
+	s.numbers.Bad++
+	if s.tell != nil {
+		s.tell(&LineError{s.path, s.line, errNoRecord})
+	}
+}
+
+// between tells of what is missing before a segment.
+func (s *scanner) between(seg Segment) {
+	if s.tell == nil {
+		return
+	}
+	s.tellHoles()
+	if h := s.numbers.Between(s.path, seg); h != nil {
+		s.tell(&HoleError{*h})
+	}
+}
+
+// tellHoles tells of what is missing in the segment.
+func (s *scanner) tellHoles() {
+	for _, h := range s.numbers.Holes {
+		if s.tell != nil {
+			s.tell(&HoleError{h})
+		}
+	}
+	s.numbers.Holes = nil
 }

@@ -191,7 +191,7 @@ func TestRecordsFrom(t *testing.T) {
 	every := collect(t, dir, query.Filter{})
 	for from := range uint64(len(every) + 2) {
 		var got []uint64
-		for r, err := range query.RecordsFrom(t.Context(), dir, query.Filter{}, from) {
+		for r, err := range query.RecordsFrom(t.Context(), dir, query.Filter{}, from, nil) {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -28,7 +28,7 @@ type Segment struct {
 // Segments returns the segments of the log in dir, in their order. Of one that
 // is there both packed and plain it returns the plain one.
 func Segments(dir string) ([]Segment, error) {
-	names, err := os.ReadDir(dir)
+	names, err := list(dir)
 	if err != nil {
 		return nil, fmt.Errorf("reading the log: %w", err)
 	}
@@ -49,6 +49,22 @@ func Segments(dir string) ([]Segment, error) {
 		return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(len(a.Path), len(b.Path)))
 	})
 	return slices.CompactFunc(out, func(a, b Segment) bool { return a.First == b.First }), nil
+}
+
+// oneRead is how many entries of a directory are surely read at once.
+const oneRead = 64
+
+// list reads a directory. One that is too long to be read at once is read until it is the same
+// twice: a segment that is packed meanwhile might be seen neither plain nor packed.
+func list(dir string) ([]fs.DirEntry, error) {
+	for before := []fs.DirEntry(nil); ; {
+		now, err := os.ReadDir(dir)
+		same := slices.EqualFunc(before, now, func(a, b fs.DirEntry) bool { return a.Name() == b.Name() })
+		if err != nil || len(now) <= oneRead || same {
+			return now, err
+		}
+		before = now
+	}
 }
 
 // segmentFile returns the segment that a file is. It is an error if it has a segment's
@@ -127,22 +143,19 @@ func (p *packed) Close() error { return errors.Join(p.ReadCloser.Close(), p.f.Cl
 // written.
 const clockMargin = 24 * time.Hour
 
-// segments returns the segments without those that were finished well before
-// what f wants, or begun well after it.
-func segments(dir string, f Filter) ([]Segment, error) {
-	out, err := Segments(dir)
-	if err != nil {
-		return nil, err
+// within returns which of the segments hold what f wants, from one on and before another:
+// not those that were finished well before, or begun well after it.
+func within(segs []Segment, f Filter) (from, until int) {
+	until = len(segs)
+	for until > 1 && !f.Until.IsZero() && began(segs[until-1]).Add(-clockMargin).After(f.Until) {
+		until--
 	}
-	for i := len(out) - 1; i > 0 && !f.Until.IsZero() && began(out[i]).Add(-clockMargin).After(f.Until); i-- {
-		out = out[:i]
-	}
-	for i := len(out) - 1; i > 0 && !f.Since.IsZero(); i-- {
-		if at := began(out[i]); !at.IsZero() && at.Add(clockMargin).Before(f.Since) {
-			return out[i:], nil
+	for i := until - 1; i > 0 && !f.Since.IsZero(); i-- {
+		if at := began(segs[i]); !at.IsZero() && at.Add(clockMargin).Before(f.Since) {
+			return i, until
 		}
 	}
-	return out, nil
+	return 0, until
 }
 
 // nextSegment returns the segment after the one that begins with first, the

@@ -177,7 +177,10 @@ the log; text that it makes is printed as text, tabs and lines too, or with -o j
 				return err
 			}
 			tellBegin(c, dir, f.Since)
-			return printRecords(c, dir, f, recordsOf(c, dir, f))
+			var n notices
+			err = printRecords(c, dir, f, recordsOf(c, dir, f, &n))
+			n.tell(c, dir)
+			return err
 		},
 	}
 	c.Flags().StringVar(&question, "sql", "", "a question to the index, which can change nothing")
@@ -255,11 +258,6 @@ var errInterrupted = errors.New("interrupted")
 
 func interrupted() error { return &exitError{exitInterrupted, errInterrupted} }
 
-// wholeLog are the records of a log that match, until ^C, which is errInterrupted.
-func wholeLog(c *cobra.Command, dir string, f query.Filter) iter.Seq2[audit.Record, error] {
-	return orInterrupted(query.RecordsUntil(c.Context(), dir, f))
-}
-
 // unreadLog makes a usage error, with what to type, of a log that could not be read to its end.
 func unreadLog(err error, format string, args ...any) error {
 	if errors.Is(err, errInterrupted) {
@@ -268,6 +266,7 @@ func unreadLog(err error, format string, args ...any) error {
 	return usage(hint(err, format, args...))
 }
 
+// orInterrupted makes errInterrupted of ^C.
 func orInterrupted(recs iter.Seq2[audit.Record, error]) iter.Seq2[audit.Record, error] {
 	return func(yield func(audit.Record, error) bool) {
 		for r, err := range recs {
@@ -369,13 +368,26 @@ func tellNone(c *cobra.Command, dir string, f query.Filter) error {
 }
 
 // recordsOf returns the records of the log in dir that f matches, with the help of an
-// index if there is one.
-func recordsOf(c *cobra.Command, dir string, f query.Filter) iter.Seq2[audit.Record, error] {
+// index if there is one. n, unless it is nil, takes what shows that the log is not whole.
+func recordsOf(c *cobra.Command, dir string, f query.Filter, n *notices) iter.Seq2[audit.Record, error] {
+	var tell func(error)
+	if n != nil {
+		tell = n.take
+	}
 	path, own, err := indexPath(c, dir)
 	if err != nil { // nowhere to keep one
-		return query.RecordsUntil(c.Context(), dir, f)
+		return query.RecordsFrom(c.Context(), dir, f, 0, tell)
 	}
-	return index.Records(c.Context(), index.Config{Dir: dir, Path: path, Own: own}, f)
+	return index.Records(c.Context(), index.Config{Dir: dir, Path: path, Own: own, Tell: tell}, f)
+}
+
+// readLog gives use the records of the log in dir that f matches, until ^C, tells what shows
+// that the log is not whole, and returns where it lacks records.
+func readLog(c *cobra.Command, dir string, f query.Filter, use func(iter.Seq2[audit.Record, error]) error) ([]query.Hole, error) {
+	var n notices
+	err := use(orInterrupted(recordsOf(c, dir, f, &n)))
+	n.tell(c, dir)
+	return n.holes, err
 }
 
 // ofKnownSchema tells once that records are of a later schema than this program's: they
@@ -432,7 +444,7 @@ func beginning(c *cobra.Command, dir, field, asked string) (found string, err er
 	if err != nil {
 		return "", err
 	}
-	for r, err := range recordsOf(c, dir, f) {
+	for r, err := range recordsOf(c, dir, f, nil) {
 		v := map[string]string{"run": r.Run, "id": r.ID, "ref": r.Ref}[field]
 		switch {
 		case errors.Is(err, context.Canceled):

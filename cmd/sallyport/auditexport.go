@@ -118,7 +118,9 @@ func exportTo(c *cobra.Command, dir, file, format string, f query.Filter, j *que
 	if err != nil {
 		return err
 	}
-	recs := selected(c, ofKnownSchema(c, recordsOf(c, dir, f)), j)
+	var holes notices
+	defer holes.tell(c, dir)
+	recs := selected(c, ofKnownSchema(c, recordsOf(c, dir, f, &holes)), j)
 	w := c.OutOrStdout()
 	var out *os.File
 	if file != "" {
@@ -145,7 +147,7 @@ func exportTo(c *cobra.Command, dir, file, format string, f query.Filter, j *que
 	if err != nil {
 		return err
 	}
-	if err := tellExported(c, exported{format, n, cfg.LeftOut}, out != nil, asJSON); err != nil || n > 0 || asJSON {
+	if err := tellExported(c, exported{format, n, cfg.LeftOut, holes.holes}, out != nil, asJSON); err != nil || n > 0 || asJSON {
 		return err
 	}
 	return tellNone(c, dir, f)
@@ -184,6 +186,7 @@ type exported struct {
 	Format  string               `json:"format"`
 	Records int64                `json:"records"` // read
 	LeftOut map[audit.Kind]int64 `json:"left_out"`
+	Holes   []query.Hole         `json:"holes,omitempty"` // of the log
 }
 
 // byKind lists counts, as in 3 dns, 1 gap.

@@ -114,9 +114,8 @@ func answered(c *cobra.Command, x *index.Index, use func(*index.Index) error) (i
 	for _, d := range res.Damaged {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s is damaged: its records from %d on are left out (line %d)\n", d.File, d.Seq, d.Line)
 	}
-	if bad := res.Bad - int64(len(res.Damaged)); bad > 0 {
-		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s of the log %s: sallyport audit verify\n", plural.Count(bad, "line"), plural.Of(bad, "is no record", "are no records"))
-	}
+	seen := notices{res.Holes, res.Bad - int64(len(res.Damaged))}
+	seen.tell(c, "")
 	if l := res.Later; l != nil {
 		tellLater(c, l.Seq, l.Schema)
 	}
@@ -160,10 +159,14 @@ func answerCommand[T any](c *cobra.Command, ask func(*cobra.Command, []string, *
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), v)
+			if !asJSON {
+				return text(c.OutOrStdout(), v)
 			}
-			return text(c.OutOrStdout(), v)
+			object, err := withHoles(v, x.Holes())
+			if err != nil {
+				return err
+			}
+			return printJSON(c.OutOrStdout(), object)
 		})
 	}
 	addOutput(c)

@@ -170,7 +170,7 @@ Exit codes: 0 printed; 1 it cannot be read; 2 usage, or nothing was kept of it.`
 func keptOf(c *cobra.Command, log, id string) (keptData, error) {
 	var data keptData
 	for _, field := range []string{"ref", "id"} {
-		for r, err := range orInterrupted(recordsOf(c, log, query.Where(field, id))) {
+		for r, err := range orInterrupted(recordsOf(c, log, query.Where(field, id), nil)) {
 			if _, bad := errors.AsType[*query.LineError](err); bad {
 				continue
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +22,8 @@ type usageOut struct {
 	Credential string `json:"credential"`
 	Since      string `json:"since,omitempty"`
 	Counts
-	Runs []usedByIn `json:"runs"` // the last first
+	Runs  []usedByIn   `json:"runs"`            // the last first
+	Holes []query.Hole `json:"holes,omitempty"` // of the log
 }
 
 // Counts are of what the log calls use, mint, unsaved, refusal and leak.
@@ -90,13 +92,14 @@ files; nothing has to run for it.`,
 		}
 		tellBegin(c, dir, f.Since)
 		out := usageOut{Credential: args[0], Since: since}
-		return out, out.count(c, dir, f)
+		out.Holes, err = readLog(c, dir, f, out.count)
+		return out, err
 	}, printUsage)
 }
 
-func (u *usageOut) count(c *cobra.Command, dir string, f query.Filter) error {
+func (u *usageOut) count(recs iter.Seq2[audit.Record, error]) error {
 	runs, askers := map[string]*usedByIn{}, map[string]string{}
-	for r, err := range wholeLog(c, dir, f) {
+	for r, err := range recs {
 		if err != nil {
 			return err
 		}

@@ -183,7 +183,7 @@ func policyOfRun(c *cobra.Command, run string) (*rules.Policy, error) {
 		return nil, err
 	}
 	digest := ""
-	for rec, err := range wholeLog(c, dir, query.Where("run", query.Spell("run", run))) {
+	for rec, err := range orInterrupted(recordsOf(c, dir, query.Where("run", query.Spell("run", run)), nil)) {
 		if _, bad := errors.AsType[*query.LineError](err); bad {
 			continue
 		}

@@ -42,6 +42,8 @@ type replay struct {
 	// OwnKey counts requests that the new policy adds a credential to, and would refuse if
 	// they had carried a key of the caller's own in its place.
 	OwnKey int `json:"assumed_without_own_key"`
+	// Holes are where the log lacks records.
+	Holes []query.Hole `json:"holes,omitempty"`
 
 	at    map[string]int                  // of Changes and Undecided, by what they say
 	kinds map[target.Host][]rules.Request // what headers and queries tell apart
@@ -73,7 +75,10 @@ func replayDiff(c *cobra.Command, dir string, before, after *policyfile.PolicyFi
 		Changes: []replayChange{}, Undecided: []replayChange{}, Beside: map[string]int{}, Unreadable: map[string]int{}, at: map[string]int{},
 		kinds: map[target.Host][]rules.Request{},
 	}
-	if err := r.read(wholeLog(c, dir, query.Filter{}), before.Unproven(), after.Unproven()); err != nil {
+	r.Holes, err = readLog(c, dir, query.Filter{}, func(recs iter.Seq2[audit.Record, error]) error {
+		return r.read(recs, before.Unproven(), after.Unproven())
+	})
+	if err != nil {
 		return false, unreadLog(err, "%s OLD NEW --replay DIR, where DIR holds segments of a log", c.CommandPath())
 	}
 	for _, list := range [][]replayChange{r.Changes, r.Undecided} {

@@ -59,7 +59,7 @@ Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file t
 				}
 			}
 			s := &suggestion{Log: from, Rules: []suggestedRule{}, Left: []leftOut{}, run: query.Spell("run", run), policy: p, at: map[string]int{}}
-			if err := s.read(wholeLog(c, from, f)); err != nil {
+			if s.Holes, err = readLog(c, from, f, s.read); err != nil {
 				return unreadLog(err, "%s --from DIR, where DIR holds segments of a log", c.CommandPath())
 			}
 			if run != "" && !s.runSeen {
@@ -93,6 +93,8 @@ type suggestion struct {
 	Allowed int `json:"allowed_by_now"`
 	// Unreadable counts records that do not hold enough to be asked again.
 	Unreadable int `json:"unreadable"`
+	// Holes are where the log lacks records.
+	Holes []query.Hole `json:"holes,omitempty"`
 	// Policy is a policy file with the rules.
 	Policy string `json:"policy"`
 

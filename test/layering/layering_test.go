@@ -40,7 +40,7 @@ var allowed = map[string][]string{
 	"audit/capture":      {},
 	"audit/checkpoint":   {},
 	"audit/verify":       {"audit", "audit/checkpoint", "audit/segment", "rules/plural"},
-	"audit/query":        {"audit", "audit/segment", "rules", "rules/near", "rules/plural", "rules/target", "rules/visible"},
+	"audit/query":        {"audit", "audit/checkpoint", "audit/segment", "rules", "rules/near", "rules/plural", "rules/target", "rules/visible"},
 	"audit/index":        {"audit", "audit/query"},
 	"audit/answer":       {"audit", "audit/index", "audit/query"},
 	"audit/export":       {"audit", "audit/query", "audit/verify"},
