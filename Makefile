@@ -15,6 +15,7 @@ help: ## this list
 
 build: ## bin/sallyport, a static binary
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.buildVersion=$(VERSION)' -o bin/sallyport ./cmd/sallyport
+	chmod 0755 bin/sallyport
 
 setup: ## get this machine ready (root): packages, container stack, image, users
 	deploy/setup.sh packages stack image users

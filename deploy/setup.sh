@@ -12,6 +12,7 @@
 #
 # What is built is kept in /var/cache/sallyport and linked to from /var/lib/sallyport.
 set -eu
+umask 022 # whatever root has: others are to read what is made
 
 here=$(cd "$(dirname "$0")" && pwd)
 cache=/var/cache/sallyport
@@ -135,7 +136,7 @@ pinned() { awk -v module="$2" '$1 == module { print $2; exit } $1 == "require" &
 digest() { sha256sum | cut -c1-16; }
 
 # sources TOOL: what goes into a tool.
-sources() { find "$here/tools/$1" -type f ! -name '*_test.go' | LC_ALL=C sort | xargs cat; }
+sources() { find "$here/tools/$1" -type f ! -name '*_test.go' -print0 | LC_ALL=C sort -z | xargs -0 cat; }
 
 # build TOOL CGO PACKAGES FLAGS...: builds into the cache, once for each content of go.mod, go.sum, Go and flags, and links to it.
 build() {

@@ -80,7 +80,7 @@ func verdictOf(checks []check) error {
 
 // examine runs every check; none changes anything that outlives it.
 func examine(ctx context.Context) []check {
-	checks := []check{checkRoot(), checkKernel(), checkCgroup()}
+	checks := []check{checkRoot(), checkProgram(), checkKernel(), checkCgroup()}
 	for _, t := range []struct {
 		name, fix string
 		optional  bool
@@ -110,6 +110,15 @@ func state(ok, optional bool) string {
 func checkRoot() check {
 	uid := os.Geteuid()
 	return check{"root", "uid " + strconv.Itoa(uid), "uid 0", state(uid == 0, false), "sudo sallyport doctor"}
+}
+
+func checkProgram() check {
+	path, mode, err := thisProgram()
+	found := mode.String() + " " + path
+	if path == "" {
+		found = err.Error()
+	}
+	return check{"program", found, "readable and executable by all", state(err == nil, false), "chmod 0755 " + quoteArgs([]string{path})[0]}
 }
 
 func checkKernel() check {

@@ -63,9 +63,9 @@ func (i instance) launcher(who accounts, net launcher.Network, ca []byte, log *s
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
+	self, _, err := thisProgram()
 	if err != nil {
-		return nil, fmt.Errorf("finding this program: %w", err)
+		return nil, err
 	}
 	return launcher.New(launcher.Config{
 		Instance: i.name, RunDir: i.run(), StateDir: i.state(),

@@ -65,10 +65,16 @@ func (e *exitError) Unwrap() error { return e.err }
 
 func usage(err error) error { return &exitError{exitUsage, err} }
 
+// ownUmask is that of who called, for files that are theirs.
+var ownUmask os.FileMode
+
 func main() {
 	// A terminal that is closed and a pipe that nobody reads any more must not
 	// end this program before it has undone what it made.
 	signal.Ignore(syscall.SIGPIPE)
+	// What daemons, containerd and sandboxes have to read is made with its mode,
+	// whatever root's umask is.
+	ownUmask = os.FileMode(syscall.Umask(0o022))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()

@@ -280,7 +280,7 @@ func openLauncher(ctx context.Context, inst instance, stderr io.Writer, verbose 
 }
 
 func writeResult(path string, r *launcher.Result) error {
-	f, err := os.Create(path)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666&^ownUmask)
 	if err != nil {
 		return fmt.Errorf("writing the result: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -21,6 +22,28 @@ const (
 	backoffMax = 5 * time.Second
 	steady     = 10 * time.Second // a daemon that ran this long starts again at once
 )
+
+// ownProgram names this program whatever directory it is in: the accounts of the daemons
+// may not look into a home directory, as root's (proc_pid_exe(5)).
+const ownProgram = "/proc/self/exe"
+
+// thisProgram returns where this program is, and its mode. That some accounts may not run
+// it is an error: the daemons have accounts of their own, and so has what is first in a
+// sandbox.
+func thisProgram() (path string, mode fs.FileMode, err error) {
+	const readAndRun = 0o005
+	if path, err = os.Executable(); err != nil {
+		return "", 0, fmt.Errorf("finding this program: %w", err)
+	}
+	fi, err := os.Stat(ownProgram)
+	if err != nil {
+		return "", 0, fmt.Errorf("finding this program: %w", err)
+	}
+	if mode = fi.Mode(); mode&readAndRun != readAndRun {
+		err = hint(fmt.Errorf("%s has the mode %s, and other accounts have to run it", path, mode), "chmod 0755 %s", quoteArgs([]string{path})[0])
+	}
+	return path, mode, err
+}
 
 // daemon is a child process that is kept running. Its descriptors stay open
 // here, so that it can die and be started again while connection attempts wait
@@ -64,11 +87,12 @@ func (d *daemon) keep(ctx context.Context) {
 
 // once starts the process and waits for its end.
 func (d *daemon) once(ctx context.Context) error {
-	self, err := os.Executable()
+	self, _, err := thisProgram()
 	if err != nil {
-		return fmt.Errorf("finding this program: %w", err)
+		return err
 	}
-	cmd := exec.Command(self, d.args...) //nolint:noctx // it is told to stop, and waited for
+	cmd := exec.Command(ownProgram, d.args...) //nolint:noctx // it is told to stop, and waited for
+	cmd.Args[0] = self
 	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}, d.env...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = d.out, d.out

@@ -168,6 +168,7 @@ func (s *supervisor) start(ctx context.Context, o upOptions) error {
 		name string
 		run  func(context.Context) error
 	}{
+		{"looking at this program", func(context.Context) error { _, _, err := thisProgram(); return err }},
 		{"looking up users", func(context.Context) (err error) { s.who, err = lookupAccounts(); return err }},
 		{"making directories", func(context.Context) error { return s.inst.makeDirs(s.who) }},
 		{"locking the instance", s.lock},

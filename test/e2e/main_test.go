@@ -84,7 +84,11 @@ func (r runner) run() (code int, err error) {
 	if w.reader, err = age.GenerateX25519Identity(); err != nil {
 		return 0, err
 	}
-	w.bin = filepath.Join(w.dir, "sallyport")
+	home := filepath.Join(w.dir, "root") // where only root may look, as in its home directory
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return 0, err
+	}
+	w.bin = filepath.Join(home, "sallyport")
 	build := exec.Command("go", "build", "-o", w.bin, "sallyport/cmd/sallyport")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -193,8 +197,9 @@ func joinAddrs(addrs []netip.Addr) string {
 // command prepares a call of the product.
 func command(args ...string) *exec.Cmd { return commandOf(instance, args...) }
 
+// commandOf is command for another instance. Root's umask is a strict one.
 func commandOf(instance string, args ...string) *exec.Cmd {
-	cmd := exec.Command(w.bin, append([]string{"--instance", instance}, args...)...)
+	cmd := exec.Command("sh", append([]string{"-c", `umask 077; exec "$0" "$@"`, w.bin, "--instance", instance}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
 }

@@ -187,8 +187,12 @@ func TestBadInputIsRefusedWithTheNextStep(t *testing.T) {
 }
 
 func TestWithoutRootItSaysSo(t *testing.T) {
+	bin := filepath.Join(w.dir, "everybodys")
+	if err := os.Link(w.bin, bin); err != nil {
+		t.Fatal(err)
+	}
 	for _, args := range [][]string{{"up"}, {"run", "-p", "x", "y"}, {"ps"}, {"reconcile"}, {"demo"}} {
-		cmd := exec.Command(w.bin, args...)
+		cmd := exec.Command(bin, args...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		out, _ := cmd.CombinedOutput()
 		if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "needs root") || !strings.Contains(string(out), "hint: sudo sallyport") {
@@ -253,5 +257,31 @@ func TestAuditOfARun(t *testing.T) {
 	}
 	if p := strings.TrimSpace(leak.stdout); len(p) < 8 || strings.Contains(string(out), p) || !strings.Contains(string(out), "placeholder_leak") {
 		t.Errorf("the log holds the placeholder %q, or not its leak: %s", p, out)
+	}
+}
+
+// TestProgramIsForAll: a program that the daemons' accounts may not run is refused by name,
+// before anything is made. The instance of these tests runs from a directory that only
+// root may look into.
+func TestProgramIsForAll(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "sallyport")
+	data, err := os.ReadFile(w.bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bin, data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--instance", other, "up"}, {"doctor"}} {
+		out, _ := exec.Command(bin, args...).CombinedOutput()
+		if !strings.Contains(string(out), "chmod 0755 "+bin) {
+			t.Errorf("%v said %q", args, out)
+		}
+	}
+	if err := os.Chmod(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(bin, "doctor").CombinedOutput(); err != nil || !strings.Contains(string(out), "-rwxr-xr-x") {
+		t.Errorf("doctor: %v, %q", err, out)
 	}
 }
