@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"regexp"
@@ -60,10 +61,27 @@ func (x *exchange) outcome() gate.Outcome {
 	out.Addr = x.addr
 	x.mu.Unlock()
 	if x.kept != nil {
-		out.Data = x.kept.Done()
+		var err error
+		if out.Data, err = x.endKeeping(); err != nil {
+			out.Err = errors.Join(out.Err, err)
+		}
 	}
 	return out
 }
+
+// endKeeping survives what it breaks on, which a sandbox or an upstream wrote: the request
+// is over, and the record of that is due.
+func (x *exchange) endKeeping() (data json.RawMessage, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			x.cfg.Log.Error("panic while a body was kept", "panic", v, "cell", x.st.cell, "host", x.form.endpoint.String())
+			data, err = nil, errNotKept
+		}
+	}()
+	return x.kept.Done(), nil
+}
+
+var errNotKept = errors.New("panic while what was said was kept")
 
 // hidden is an error as records may have it: what an upstream sent may stand in it (the
 // last words of an HTTP/2 connection, the name of a field), and so what it was sent.

@@ -88,3 +88,38 @@ func TestKeep(t *testing.T) {
 		}
 	}
 }
+
+// TestPanicInAKeeperIsRecorded: an admission has its outcome, and the answer arrived.
+func TestPanicInAKeeperIsRecorded(t *testing.T) {
+	for _, w := range ways() {
+		l := newLab(t, func(c *proxy.Config) {
+			c.Keep = func(gate.Pass, *http.Request) proxy.Keeper { return brokenKeeper{new(keeper)} }
+		})
+		l.setPolicy(strings.Replace(labPolicy, "  - id: any\n    reason: test\n", "  - id: any\n    reason: test\n    log: request_response\n", 1))
+		l.serveOrigin("any.test", w.h2, &witness{})
+		client := w.client(l)
+		for range 2 {
+			resp, err := client.Get(w.url("any.test", "/"))
+			must(t, err)
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: %d", w.name, resp.StatusCode)
+			}
+		}
+		ends := 0
+		for _, r := range l.log.await(t, 4) {
+			if r.Kind == audit.Done && r.Status == http.StatusOK && strings.Contains(r.Error, "panic") && r.Data == nil {
+				ends++
+			}
+		}
+		if ends != 2 {
+			t.Errorf("%s: %d of 2 outcomes", w.name, ends)
+		}
+		_ = l.stop()
+	}
+}
+
+// brokenKeeper breaks on what it kept.
+type brokenKeeper struct{ *keeper }
+
+func (brokenKeeper) Done() json.RawMessage { panic("on cue") }
