@@ -244,12 +244,15 @@ func (f *fault) error() error {
 func (l *Log) failed(err error, records int) {
 	now := l.cfg.Now()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.fault == nil {
 		l.fault = &fault{since: now, cause: err}
 	}
 	l.fault.last = err
 	l.fault.refused += records
+	l.mu.Unlock()
+	if records > 0 {
+		l.keepRefusals()
+	}
 }
 
 // before is what stands before a batch's own lines: the gap record of a fault,
@@ -385,6 +388,7 @@ func (l *Log) grow() {
 		l.tree.add(sha256.Sum256(l.buf[at : end-1]))
 		at = end - len(leafPrefix)
 	}
+	l.next.Store(uint64(l.tree.n))
 }
 
 // errUnsigned says that a checkpoint has to be signed first.

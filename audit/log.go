@@ -92,7 +92,7 @@ var ErrLocked = errors.New("another process is writing this log")
 
 // Log appends records. It is safe for use by many goroutines.
 //
-// Locks are taken in the order tidying, marks, turn, mu.
+// Locks are taken in the order tidying, marks, turn, mu; that of refusals between marks and mu.
 type Log struct {
 	*Hasher
 	cfg  Config
@@ -138,6 +138,9 @@ type Log struct {
 	checked time.Time // when the segment was last looked after
 	turning bool      // the next segment's file may be there: nothing goes to this one any more; the leader's own
 	crowded int       // for so many more batches others are expected: one was of many, or left some waiting; the leader's own
+
+	refusals refusalFile   // how many were refused, for the process after this one
+	next     atomic.Uint64 // number of the next record, as far as the tree has grown
 
 	marks  *marks        // signed checkpoints
 	signed atomic.Uint64 // records that the newest one covers
@@ -243,14 +246,14 @@ func (l *Log) begin(found *recovered) error {
 		"verifier": l.keys.public, "durability": l.cfg.Durability.String(), "version": l.cfg.Version,
 		"pid": os.Getpid(),
 	})}
-	if err := l.write(&open); err != nil {
+	e, recs := l.entry(&open), []*Record{&open}
+	if gap := found.gap(); gap != nil { // both or neither: what it tells is known only until then
+		e.with, recs = append(e.with, l.entry(gap)), append(recs, gap)
+	}
+	if err := l.submit(nil, e, recs...); err != nil {
 		return err
 	}
-	if gap := found.gap(); gap != nil {
-		if err := l.write(gap); err != nil {
-			return err
-		}
-	}
+	l.openRefusals()
 	_, err := l.mark()
 	return err
 }
@@ -328,6 +331,7 @@ func (l *Log) release() error {
 	if l.marks != nil {
 		errs = append(errs, l.marks.close())
 	}
+	l.refusals.close()
 	if l.dir != nil {
 		errs = append(errs, l.dir.Close())
 	}

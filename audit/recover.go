@@ -48,6 +48,7 @@ type recovered struct {
 	tornSum string
 	anchor  string // what is wrong with the anchor
 	tail    checkpoint.Tail
+	refused refusals // that no record tells of
 }
 
 // gap returns the record that says what happened, nil if nothing did.
@@ -55,8 +56,13 @@ func (r *recovered) gap() *Record {
 	if r.fresh || r.clean && r.torn == 0 && r.anchor == "" {
 		return nil
 	}
-	data := gapData{Cause: "crash", TornBytes: r.torn, Torn: r.tornSum, Anchor: r.anchor}
+	data := gapData{
+		Cause: "crash", TornBytes: r.torn, Torn: r.tornSum, Anchor: r.anchor, Refused: r.refused.Refused, Since: r.refused.Since,
+	}
 	text := "the log was not closed: records that were never acknowledged may be missing"
+	if r.refused.Cause != "" {
+		text += "; before, it could not be written: " + r.refused.Cause
+	}
 	if r.clean && r.torn == 0 {
 		data.Cause, text = "anchor", "the checkpoint beside the key was "+r.anchor
 	}
@@ -115,6 +121,7 @@ func (l *Log) recover() (*recovered, error) {
 	if err := l.replay(found); err != nil {
 		return nil, err
 	}
+	found.refused = l.loadRefusals()
 	if err := l.checkAnchor(anchor); err != nil {
 		return nil, err
 	}

@@ -156,6 +156,8 @@ func (d *words) missing() string {
 		return fmt.Sprintf("%s refused, %d late:", plural.Count(int64(d.Refused), "record"), d.Late)
 	case d.Cause == "refused":
 		return plural.Count(int64(d.Refused), "record") + " refused:"
+	case d.Refused > 0:
+		return d.Cause + ", " + plural.Count(int64(d.Refused), "record") + " refused before:"
 	case d.Torn > 0:
 		return fmt.Sprintf("crash, %s of a torn line cut off:", plural.Count(d.Torn, "octet"))
 	}
