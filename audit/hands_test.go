@@ -70,7 +70,7 @@ func TestHandsOnALiveLogLG06(t *testing.T) {
 			if l.Ready() == nil {
 				t.Fatal("the log noticed nothing")
 			}
-			if tt.back != nil && tt.name != "directory moved" { // that is found again by itself
+			if tt.back != nil {
 				if err := g.append(t, l, 11); err == nil {
 					t.Error("Append went on before it was put right")
 				}
@@ -206,6 +206,41 @@ func TestOldSegmentGone(t *testing.T) {
 	}
 	if err := g.append(t, l, 21); err != nil {
 		t.Errorf("Append when the older segments are back: %v", err)
+	}
+	mustClose(t, l)
+	g.check(t, records(t, cfg.Dir))
+	if r := mustVerify(t, cfg, l.Verifier()); !r.Whole() {
+		t.Errorf("Verify: %v", r)
+	}
+}
+
+// Another directory in the place of a log's (a mount, a link that was turned) gets nothing
+// of it and is not held, and the log goes on when its own is back.
+func TestAnotherDirectoryInItsPlace(t *testing.T) {
+	cfg := config(t)
+	cfg.SegmentSize = 2000
+	l := mustOpen(t, cfg)
+	g := ledger{map[string]bool{}, map[string]bool{}}
+	for i := range 20 {
+		if err := g.append(t, l, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	away := cfg.Dir + ".away"
+	if err := errors.Join(os.Rename(cfg.Dir, away), os.Mkdir(cfg.Dir, 0o750)); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = l.Checkpoint(t.Context())
+	for i := range 3 {
+		if err := g.append(t, l, 20+i); err == nil || !strings.Contains(err.Error(), "is not the log's directory") {
+			t.Errorf("Append = %v, want that its directory is not there", err)
+		}
+	}
+	if err := errors.Join(os.Remove(cfg.Dir), os.Rename(away, cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.append(t, l, 30); err != nil {
+		t.Errorf("Append when its own directory is back: %v", err)
 	}
 	mustClose(t, l)
 	g.check(t, records(t, cfg.Dir))

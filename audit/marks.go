@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -226,8 +227,10 @@ func (l *Log) repair() error {
 func (l *Log) mend() error {
 	l.turn.Lock()
 	defer l.turn.Unlock()
-	if err := errors.Join(l.mendDir(), l.publish(), l.putNote()); err != nil {
-		return err
+	for _, step := range []func() error{l.mendDir, l.publish, l.putNote} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
 	for _, t := range []*tail{l.seg, l.marks.hist, l.marks.tree} {
 		err := t.inPlace()
@@ -258,7 +261,8 @@ func (l *Log) mend() error {
 	return nil
 }
 
-// mendDir makes the directory again, and locks it, if it was removed.
+// mendDir makes the directory again, and locks it, if it was removed. One that was moved
+// away, or lies below another, can be put back, and nothing is begun in its place.
 func (l *Log) mendDir() error {
 	mine, err := l.dir.Stat()
 	if err != nil {
@@ -266,6 +270,9 @@ func (l *Log) mendDir() error {
 	}
 	if there, err := os.Stat(l.cfg.Dir); err == nil && os.SameFile(mine, there) {
 		return nil
+	}
+	if st, ok := mine.Sys().(*syscall.Stat_t); ok && st.Nlink > 0 {
+		return fmt.Errorf("%s is not the log's directory any more; put that back, and the log goes on", l.cfg.Dir)
 	}
 	old := l.dir
 	if err := l.lock(); err != nil {
