@@ -76,8 +76,10 @@ func (g *guarded) trailers() error {
 
 func (g *guarded) refuse(credential, where string) error {
 	clear(g.r.Trailer)
+	d := g.pass.Decision()
+	d.Credential = credential // which the request need not be granted
 	g.err = &gate.DeniedError{
-		Reason: rules.PlaceholderLeak, ID: g.pass.ID(), Decision: g.pass.Decision(),
+		Reason: rules.PlaceholderLeak, ID: g.pass.ID(), Decision: d,
 		Err: fmt.Errorf("the placeholder of %q is in the %s", credential, where),
 	}
 	return g.err

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sallyport/rules"
+	"sallyport/rules/gate"
 )
 
 // guardedBody is the body of a request of cell1 to a host without a credential,
@@ -47,6 +48,9 @@ func TestPlaceholderInBody(t *testing.T) {
 				body := guardedBody(t, k, r)
 				sent, err := io.ReadAll(body)
 				wantDenied(t, err, rules.PlaceholderLeak)
+				if e, ok := errors.AsType[*gate.DeniedError](err); !ok || e.Decision.Credential != "api" {
+					t.Errorf("%v is no leak of api's", err)
+				}
 				if strings.Contains(string(sent), ph) {
 					t.Error("the placeholder was sent")
 				}

@@ -126,10 +126,10 @@ func (r *request) readSmall() error {
 	closeErr := r.body.Close()
 	r.body, r.small = nil, b[:n]
 	switch {
+	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
+		return err // who guards the body refused it, say
 	case n < len(b):
 		return fmt.Errorf("the body is shorter than was announced: %w", err)
-	case err != nil && !errors.Is(err, io.EOF):
-		return err
 	}
 	return closeErr
 }

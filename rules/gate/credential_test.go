@@ -3,6 +3,7 @@ package gate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -41,6 +42,12 @@ func TestCredentialRecords(t *testing.T) {
 		{"leak in a body", func(_ *house, p gate.Pass) error {
 			return p.Done(t.Context(), gate.Outcome{Status: 403, Reason: rules.PlaceholderLeak})
 		}, []string{`leak secret placeholder_leak cell run key.test `}},
+		{"leak of another's in a body", func(_ *house, p gate.Pass) error {
+			d := p.Decision()
+			d.Credential = "other"
+			leak := &gate.DeniedError{Reason: rules.PlaceholderLeak, Decision: d, Err: errors.New("it is in the body")}
+			return p.Done(t.Context(), gate.Outcome{Status: 403, Reason: rules.PlaceholderLeak, Err: fmt.Errorf("sending: %w", leak)})
+		}, []string{`leak other placeholder_leak cell run key.test `}},
 		{"leak in a head", func(h *house, _ gate.Pass) error {
 			_ = h.Refuse(t.Context(), request(t, rules.Fetch, "evil.test:443"), rules.PlaceholderLeak, nil)
 			return nil

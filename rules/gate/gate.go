@@ -81,7 +81,8 @@ type DeniedError struct {
 	Reason rules.Reason
 	ID     string // of the record
 	// Decision is what the policy said; its verdict is Deny and its reason is
-	// Reason, also where something other than the policy refused.
+	// Reason, also where something other than the policy refused. Of a leak, its
+	// credential is the one whose placeholder was found.
 	Decision rules.Decision
 	// Wait, if not 0, is after how long the sandbox may try again.
 	Wait time.Duration
@@ -547,6 +548,9 @@ func (p Pass) Done(ctx context.Context, o Outcome) error {
 	}
 	if o.Err != nil {
 		rec.Error = o.Err.Error()
+		if e, ok := errors.AsType[*DeniedError](o.Err); ok && o.Reason == rules.PlaceholderLeak && e.Reason == o.Reason {
+			rec.Credential = e.Decision.Credential // whose placeholder it was
+		}
 	}
 	// No limit in time: nobody waits for a record of what is over.
 	if err := p.p.gate.cfg.Recorder.Append(context.WithoutCancel(ctx), rec); err != nil {
