@@ -84,7 +84,7 @@ func (l *Launcher) Run(ctx context.Context, spec Spec) (Result, error) {
 		return Result{}, errors.New("refusing the run: making sandboxes needs root: use sudo")
 	}
 	if err := l.cfg.Gateway.Ready(ctx); err != nil {
-		return Result{}, fmt.Errorf("refusing the run: the gateway does not answer: is `sallyport up` running? (%w)", err)
+		return Result{}, fmt.Errorf("refusing the run: %w", err)
 	}
 	r.result = Result{
 		Run: ulid.MustNew(ulid.Timestamp(r.asked), rand.Reader).String(), Cell: r.id, Image: spec.Image,

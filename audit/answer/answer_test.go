@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -298,6 +299,30 @@ func TestNew(t *testing.T) {
 	none, err := answer.New(t.Context(), x, answer.Span{From: at(10 * time.Hour), Until: at(24 * time.Hour)}, answer.Span{From: at(0), Until: cutoff})
 	if err != nil || len(none) != 0 {
 		t.Errorf("New in a quiet span = %v, %v", none, err)
+	}
+}
+
+// TestNewRefusedAtItsAddress: what was refused after it was admitted did not get there.
+func TestNewRefusedAtItsAddress(t *testing.T) {
+	begin := audit.Record{Kind: audit.Admit, ID: "A9", Run: "RUNA", Verdict: "inspect", Reason: "allowed", Host: "inner.example", Port: 443, Method: "GET", Path: "/", Time: at(2 * time.Hour)}
+	end := begin
+	end.Kind, end.ID, end.Ref, end.Verdict, end.Reason, end.Time = audit.Done, "D9", "A9", "deny", "private_ip", at(2*time.Hour+time.Second)
+	good := begin
+	good.ID, good.Time = "A8", at(2*time.Hour+2*time.Second)
+	x := opened(t, append(stories(), begin, end, good)...)
+	got, err := answer.New(t.Context(), x, answer.Span{From: begin.Time, Until: at(24 * time.Hour)}, answer.Span{From: at(0), Until: begin.Time})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = slices.DeleteFunc(got, func(f answer.First) bool { return f.Host != "inner.example" })
+	want := []answer.First{{Host: "inner.example", Time: begin.Time, ID: "A9", Run: "RUNA", Verdict: "inspect", Admitted: 1, Refused: 1}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("New (-want +got):\n%s", diff)
+	}
+	// Of one that began before the span, nothing begins in it.
+	got, err = answer.New(t.Context(), x, answer.Span{From: end.Time, Until: good.Time}, answer.Span{From: at(0), Until: at(time.Second)})
+	if err != nil || slices.ContainsFunc(got, func(f answer.First) bool { return f.Host == "inner.example" }) {
+		t.Errorf("New after it began = %v, %v", got, err)
 	}
 }
 

@@ -100,7 +100,7 @@ func union[K comparable, V any](a, b map[K]V) map[K]V {
 
 // volatile are the parts of a manifest or a result that differ in any two runs.
 var volatile = map[string]bool{
-	"asked": true, "address": true, "started": true, "ended": true, "duration": true, "duration_ms": true,
+	"asked": true, "address": true, "started": true, "ended": true, "duration": true, "duration_ms": true, "us": true,
 	"usage": true, "pid": true, "time": true, "cpu": true, "memory": true,
 }
 

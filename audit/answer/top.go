@@ -78,7 +78,8 @@ type First struct {
 	ID      string    `json:"id"` // of the first record
 	Run     string    `json:"run,omitempty"`
 	Verdict string    `json:"verdict,omitempty"` // of the first record
-	// Admitted and Refused count requests and names together.
+	// Admitted and Refused count requests and names together. What was refused after
+	// it was admitted, at its address say, was refused.
 	Admitted int64 `json:"admitted"`
 	Refused  int64 `json:"refused"`
 }
@@ -90,14 +91,15 @@ func New(ctx context.Context, x *index.Index, span, baseline Span) ([]First, err
 	old, oldArgs := baseline.facts()
 	rows, err := x.DB().QueryContext(ctx, `
 		WITH old AS MATERIALIZED (SELECT DISTINCT host, method FROM `+old+` WHERE host <> ''),
-		fresh AS (SELECT host, method, min(first) AS first, min(seq) AS seq, sum(n) AS n, sum(iif(`+isDenied+`, n, 0)) AS no FROM `+now+`
-			WHERE host <> '' AND kind IN ('admit', 'refuse', 'dns') GROUP BY host, method),
+		fresh AS (SELECT host, method, min(iif(kind <> 'done', first, NULL)) AS first, min(iif(kind <> 'done', seq, NULL)) AS seq,
+			sum(iif(kind <> 'done', n, 0)) AS n, sum(iif(`+isDenied+`, n, 0)) AS no FROM `+now+`
+			WHERE host <> '' AND kind IN ('admit', 'refuse', 'dns', 'done') GROUP BY host, method HAVING seq IS NOT NULL),
 		found AS (
 			SELECT host, '' AS method, min(first) AS first, min(seq) AS seq, sum(n) AS n, sum(no) AS no FROM fresh
 				WHERE host NOT IN (SELECT host FROM old) GROUP BY host
 			UNION ALL SELECT host, method, first, seq, n, no FROM fresh WHERE method <> ''
 				AND host IN (SELECT host FROM old) AND (host, method) NOT IN (SELECT host, method FROM old))
-		SELECT f.host, f.method, f.first, r.id, r.run, r.verdict, f.n - f.no, f.no
+		SELECT f.host, f.method, f.first, r.id, r.run, r.verdict, max(f.n - f.no, 0), f.no
 			FROM found f JOIN records r ON r.seq = f.seq ORDER BY f.first, f.host, f.method`,
 		append(oldArgs, args...)...)
 	if err != nil {

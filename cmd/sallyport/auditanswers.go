@@ -119,7 +119,28 @@ func member(value json.RawMessage) string {
 	if json.Unmarshal(value, &list) == nil && len(list) > 0 {
 		return strings.Join(list, " ")
 	}
-	return string(value)
+	return breakable(value)
+}
+
+// breakable puts a blank behind each member and element, so that lines end there and
+// not in the middle of a number.
+func breakable(value json.RawMessage) string {
+	out := make([]byte, 0, len(value)+8)
+	quoted, escaped := false, false
+	for _, c := range value {
+		out = append(out, c)
+		switch {
+		case escaped:
+			escaped = false
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+			escaped = c == '\\'
+		case c == ',':
+			out = append(out, ' ')
+		}
+	}
+	return string(out)
 }
 
 // approvedBy says which approval let a request in, "" if none did.
@@ -147,9 +168,10 @@ func wholePath(r *audit.Record) string {
 // printFields writes names and values; those without a value are left out.
 func printFields(w io.Writer, rows [][2]string) error {
 	var b strings.Builder
+	width := max(min(columnsOf(w), maxColumns)-12, 40)
 	for _, r := range rows {
 		if r[1] != "" {
-			for i, line := range wrap(query.Printable(r[1]), 88) {
+			for i, line := range wrap(query.Printable(r[1]), width) {
 				fmt.Fprintf(&b, "%-11s %s\n", []string{r[0], ""}[min(i, 1)], line)
 			}
 		}
@@ -201,6 +223,7 @@ func timeline(c *cobra.Command, x *index.Index, asked string, asJSON bool) error
 		return err
 	}
 	w := bufio.NewWriter(c.OutOrStdout())
+	width := max(columnsOf(c.OutOrStdout()), 40) - 11
 	var began time.Time
 	started := false
 	for s, err := range steps {
@@ -218,7 +241,7 @@ func timeline(c *cobra.Command, x *index.Index, asked string, asJSON bool) error
 			began = s.Time
 			fmt.Fprintf(w, "run %s, from %s\n", query.Printable(run), stamp(began))
 		}
-		fmt.Fprintf(w, "%10.3f %s\n", s.Time.Sub(began).Seconds(), query.Fit(query.Printable(stepLine(&s)), 89))
+		fmt.Fprintf(w, "%10.3f %s\n", s.Time.Sub(began).Seconds(), query.Fit(query.Printable(stepLine(&s)), width))
 	}
 	if dir, _, err := auditDirOf(c); err == nil && !started {
 		if b := beginOf(c, dir); b.seq > 0 {
@@ -447,7 +470,7 @@ gateway's certificate, packets that went for another way out, gaps. Each is a hi
 		if err != nil {
 			return nil, err
 		}
-		if err := tellEmpty(c, x, span, base, "domains and uploads are not judged"); err != nil {
+		if err := tellEmpty(c, x, span, base, "domains are not judged, and of uploads each of a MiB an hour is told"); err != nil {
 			return nil, err
 		}
 		list, err := answer.Anomalies(c.Context(), x, span, base)

@@ -70,20 +70,25 @@ func addPolicies(c *cobra.Command) {
 	c.Flags().String("policies", "", "directory of policies by digest; default: policies in or beside --dir, or the instance's")
 }
 
-// keptPolicies returns the directory in which the policies of a log are. Who
-// copied a whole state directory need not name it.
+// keptPolicies returns the directory in which the policies of a log are.
 func keptPolicies(c *cobra.Command, inst instance) string {
 	if dir, _ := c.Flags().GetString("policies"); dir != "" {
 		return dir
 	}
+	return keptNear(c, inst, "policies")
+}
+
+// keptNear returns the directory of what is kept beside a log. Who copied a whole state
+// directory need not name it.
+func keptNear(c *cobra.Command, inst instance, name string) string {
 	if dir, _ := c.Flags().GetString("dir"); dir != "" {
-		for _, near := range []string{filepath.Join(dir, "policies"), filepath.Join(dir, "..", "policies")} {
+		for _, near := range []string{filepath.Join(dir, name), filepath.Join(dir, "..", name)} {
 			if exists(near) {
 				return near
 			}
 		}
 	}
-	return inst.state("policies")
+	return inst.state(name)
 }
 
 func askWhy(c *cobra.Command, args []string, x *index.Index) (*why, error) {

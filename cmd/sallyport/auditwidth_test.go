@@ -96,6 +96,19 @@ func TestEveryAuditAnswerFitsAHundredColumns(t *testing.T) {
 	}
 }
 
+// TestDataEndsLinesBehindMembers: what a record says of a body is not cut in a number.
+func TestDataEndsLinesBehindMembers(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"sha256":"ab","bytes":200000,"kept":65536,"cut":true}`: `{"sha256":"ab", "bytes":200000, "kept":65536, "cut":true}`,
+		`{"a":"x,\\\"y,z\\","b":[1,2]}`:                          `{"a":"x,\\\"y,z\\", "b":[1, 2]}`,
+		`7`:                                                      `7`,
+	} {
+		if got := breakable(json.RawMessage(in)); got != want {
+			t.Errorf("breakable(%s) = %s, want %s", in, got, want)
+		}
+	}
+}
+
 func fits(t *testing.T, args []string) {
 	t.Helper()
 	fitsWith(t, 0, args)

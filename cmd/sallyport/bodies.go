@@ -147,7 +147,7 @@ Exit codes: 0 printed; 1 it cannot be read; 2 usage, or nothing was kept of it.`
 				return err
 			}
 			if dir == "" {
-				dir = inst.bodies()
+				dir = keptNear(c, inst, "bodies")
 			}
 			data, err := keptOf(c, log, query.Spell("id", args[0]))
 			if err != nil {
@@ -160,7 +160,7 @@ Exit codes: 0 printed; 1 it cannot be read; 2 usage, or nothing was kept of it.`
 		},
 	}
 	c.Flags().StringVar(&identity, "identity", "", "file with the age identity of the recipient")
-	c.Flags().StringVar(&dir, "bodies", "", "directory of what was kept; default: the instance's")
+	c.Flags().StringVar(&dir, "bodies", "", "directory of what was kept; default: bodies in or beside --dir, or the instance's")
 	c.Flags().BoolVar(&response, "response", false, "the answer, not the request")
 	addOutput(c)
 	return c
@@ -229,6 +229,8 @@ func printBody(c *cobra.Command, dir string, data keptData, identity string, res
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return hint(err, "was it removed with old records? --bodies DIR names a copy")
+	case errors.As(err, new(*age.NoIdentityMatchError)):
+		return hint(err, "it was encrypted to the recipient of that time; --identity names that one's file")
 	case errors.Is(err, fs.ErrPermission):
 		return hint(err, "bodies are for root and the group %s", auditGroup)
 	case err != nil:
@@ -257,7 +259,7 @@ func readIdentities(file string) ([]age.Identity, error) {
 	defer f.Close()
 	who, err := age.ParseIdentities(f)
 	if err != nil {
-		return nil, usage(fmt.Errorf("reading the identity in %s: %w", file, err))
+		return nil, usage(hint(fmt.Errorf("reading the identity in %s: %w", file, err), "it is the file that age-keygen wrote for the recipient"))
 	}
 	return who, nil
 }

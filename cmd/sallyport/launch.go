@@ -81,7 +81,11 @@ func (i instance) gatewayCalls() launcher.Gateway {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 			defer cancel()
 			var st statusOut
-			if err := callGateway(ctx, i, "/v1/status", empty{}, &st); err != nil {
+			err := callGateway(ctx, i, "/v1/status", empty{}, &st)
+			if _, answered := errors.AsType[*control.Error](err); err != nil && !answered {
+				return fmt.Errorf("the gateway does not answer: %w", err)
+			}
+			if err != nil {
 				return err
 			}
 			if st.Ready != "ok" {

@@ -53,6 +53,12 @@ func TestStatusTellsOfAFullDisk(t *testing.T) {
 	if code != exitFailed || !strings.Contains(errs, "no space left on device") || !strings.Contains(errs, "hint: df -h "+inst.auditDir()) || strings.Contains(errs, "is it running") {
 		t.Errorf("status on a full disk = %d, %s", code, errs)
 	}
+	if err := inst.gatewayCalls().Ready(ctx); err == nil || !strings.Contains(err.Error(), "no space left on device") || strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("a run on a full disk: %v", err)
+	}
+	if err := (instance{inst.name + "-none"}).gatewayCalls().Ready(ctx); err == nil || !strings.Contains(err.Error(), "the gateway does not answer: ") {
+		t.Errorf("a run without a gateway: %v", err)
+	}
 	if code, body := ready(ctx, t, at); code != http.StatusServiceUnavailable || !strings.Contains(body, "no space left on device") {
 		t.Errorf("/readyz on a full disk: %d %s", code, body)
 	}
