@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"sallyport/rules"
+	"sallyport/rules/visible"
 )
 
 // The effective policy is one document that says what is in force: the rules
@@ -260,7 +260,7 @@ func quote(s string) string {
 }
 
 // escapes reports characters that do not show.
-func escapes(r rune) bool { return r != ' ' && !unicode.IsPrint(r) || hides(r) }
+func escapes(r rune) bool { return !visible.Rune(r) }
 
 // formatDate is the inverse of parseDate.
 func formatDate(days int64) string {

@@ -10,6 +10,8 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"sallyport/rules/visible"
 )
 
 const (
@@ -83,20 +85,10 @@ func (f *file) empty() {
 	f.errorAt(1, 1, "the file is empty; it begins with apiVersion: %s", APIVersion)
 }
 
-// hides reports characters that a reviewer does not see: controls, zero-width
-// characters, bidirectional overrides, odd line ends, tags.
-func hides(r rune) bool {
-	switch {
-	case r < 0x20:
-		return r != '\t' && r != '\n'
-	case r >= 0x7f && r <= 0x9f, r == 0xad, r == 0x34f, r == 0x61c, r == 0x180e, r == 0xfeff:
-		return true
-	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f:
-		return true
-	default:
-		return r >= 0xfff9 && r <= 0xfffb || r >= 0xe0000 && r <= 0xe0fff
-	}
-}
+// hides reports characters that a reviewer does not see, or takes for others: controls,
+// zero-width characters, bidirectional overrides, fillers, blanks and line ends that are not
+// those of YAML.
+func hides(r rune) bool { return r != '\t' && r != '\n' && !visible.Rune(r) }
 
 // checkTokens refuses the parts of YAML that let a file say something other
 // than what it shows, and shapes that the parser, which recurses and is

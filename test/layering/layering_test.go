@@ -30,7 +30,7 @@ var allowed = map[string][]string{
 	"rules/near":         {},
 	"rules/plural":       {},
 	"rules/visible":      {},
-	"rules/policyfile":   {"rules", "rules/near", "rules/plural", "rules/target", "rules/prove", "rules/preset", "rules/detect"},
+	"rules/policyfile":   {"rules", "rules/near", "rules/visible", "rules/plural", "rules/target", "rules/prove", "rules/preset", "rules/detect"},
 	"rules/limit":        {"rules"},
 	"rules/limit/ledger": {"rules/limit"},
 	"rules/gate":         {"rules", "rules/target", "rules/limit", "rules/limit/ledger", "audit"},
