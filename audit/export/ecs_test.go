@@ -157,6 +157,31 @@ func TestECSFollowsItsSchema(t *testing.T) {
 	}
 }
 
+// TestECSCategories: what people decide is no process.
+func TestECSCategories(t *testing.T) {
+	for kind, want := range map[audit.Kind]string{
+		audit.AccessDecided: `{"category":["configuration"],"type":["change"],"outcome":"success"}`,
+		audit.AccessAsked:   `{"category":["configuration"],"type":["info"]}`,
+		audit.PolicyLoad:    `{"category":["configuration"],"type":["change"],"outcome":"success"}`,
+		audit.PolicyRefuse:  `{"category":["configuration"],"type":["info"],"outcome":"failure"}`,
+		audit.RunStart:      `{"category":["process"],"type":["start"]}`,
+	} {
+		var doc struct {
+			Event struct {
+				Category []string `json:"category"`
+				Type     []string `json:"type"`
+				Outcome  string   `json:"outcome,omitempty"`
+			} `json:"event"`
+		}
+		if err := json.Unmarshal(write(t, "ecs", []audit.Record{{Kind: kind, Time: time.Unix(1, 1)}}), &doc); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := json.Marshal(doc.Event); err != nil || string(got) != want {
+			t.Errorf("%s: %s, %v, want %s", kind, got, err, want)
+		}
+	}
+}
+
 // TestECSFactsFindWhatIsWrong shows that the check above can fail.
 func TestECSFactsFindWhatIsWrong(t *testing.T) {
 	facts := readECSFacts(t)

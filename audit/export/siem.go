@@ -64,7 +64,7 @@ func (e ecs) record(r *audit.Record) error {
 	if isRequest(r) {
 		event["outcome"] = map[bool]string{true: "failure", false: "success"}[denied(r)]
 	}
-	if category(r) == "configuration" { // no event.type of that category says that it failed
+	if category(r) == "configuration" && r.Kind != audit.AccessAsked { // no event.type of that category says that it failed
 		event["outcome"] = map[bool]string{true: "failure", false: "success"}[r.Kind == audit.PolicyRefuse]
 	}
 	event["kind"] = "event"
@@ -165,11 +165,14 @@ func withBytes(o object, n int64) object {
 }
 
 func category(r *audit.Record) string {
-	switch {
-	case isRequest(r), r.Kind == audit.Bypass:
+	switch r.Kind {
+	case audit.Bypass:
 		return "network"
-	case r.Kind == audit.PolicyLoad, r.Kind == audit.PolicyRefuse, r.Kind == audit.CredentialChange, r.Kind == audit.CARotate:
-		return "configuration"
+	case audit.PolicyLoad, audit.PolicyRefuse, audit.CredentialChange, audit.CARotate, audit.AccessAsked, audit.AccessDecided:
+		return "configuration" // what is approved is one more rule
+	}
+	if isRequest(r) {
+		return "network"
 	}
 	return "process"
 }
@@ -187,7 +190,7 @@ func types(r *audit.Record) []string {
 		return []string{"end"}
 	case audit.Bypass:
 		return []string{"connection", "denied"}
-	case audit.PolicyLoad, audit.CredentialChange, audit.CARotate:
+	case audit.PolicyLoad, audit.CredentialChange, audit.CARotate, audit.AccessDecided:
 		return []string{"change"}
 	default:
 		return []string{"info"}
