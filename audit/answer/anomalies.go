@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -116,27 +117,73 @@ func (h *hunt) domains() error {
 	if err != nil {
 		return err
 	}
+	addresses := map[string][]First{} // by run
 	for _, f := range firsts {
 		d := domainOf(f.Host)
 		if f.Method != "" || known[d] {
 			continue
 		}
 		known[d] = true
-		verdict := "admitted"
-		switch {
-		case f.Admitted > 0 && f.Refused > 0:
-			verdict = fmt.Sprintf("admitted %d times and refused %d times", f.Admitted, f.Refused)
-		case f.Refused > 0:
-			verdict = "refused"
-		}
-		before := "no name below " + d + " is"
 		if _, err := netip.ParseAddr(d); err == nil {
-			before = "it is not"
+			addresses[f.Run] = append(addresses[f.Run], f)
+			continue
 		}
-		h.add(NewDomain, f.Host, f.Run, f.Time.UnixNano(), []string{f.ID}, "%s was asked for, and %s, for the first time; %s in the log of the %s before.",
-			f.Host, verdict, before, span(h.baseline.Until.Sub(h.baseline.From)))
+		h.newPlace(f, "no name below "+d+" is")
+	}
+	for _, run := range slices.Sorted(maps.Keys(addresses)) {
+		h.newAddresses(run, addresses[run])
 	}
 	return nil
+}
+
+// newPlace tells of a host that was never asked for.
+func (h *hunt) newPlace(f First, before string) {
+	h.add(NewDomain, f.Host, f.Run, f.Time.UnixNano(), []string{f.ID}, "%s was asked for, and %s, for the first time; %s in the log of the %s before.",
+		f.Host, verdictOf(f.Admitted, f.Refused), before, span(h.baseline.Until.Sub(h.baseline.From)))
+}
+
+// shownAddresses is how many addresses of a run are named.
+const shownAddresses = 3
+
+// newAddresses tells of addresses that a run asked for, and nobody before, at once: one that
+// looks for machines asks for hundreds.
+func (h *hunt) newAddresses(run string, list []First) {
+	if len(list) == 1 {
+		h.newPlace(list[0], "it is not")
+		return
+	}
+	var ids, names []string
+	var admitted, refused int64
+	for i, f := range list { // they are in the order of their times
+		if i < maxIDs {
+			ids = append(ids, f.ID)
+		}
+		if i < shownAddresses {
+			names = append(names, f.Host)
+		}
+		admitted, refused = admitted+f.Admitted, refused+f.Refused
+	}
+	which := strings.Join(names, ", ")
+	if len(list) > shownAddresses {
+		which += ", …"
+	}
+	asked := who(run, "") + " asked for"
+	if run == "" {
+		asked = "Somebody asked for"
+	}
+	h.add(NewDomain, "", run, list[0].Time.UnixNano(), ids, "%s %d addresses (%s), and was %s, for the first time; none of them is in the log of the %s before.",
+		asked, len(list), which, verdictOf(admitted, refused), span(h.baseline.Until.Sub(h.baseline.From)))
+}
+
+// verdictOf says what became of requests.
+func verdictOf(admitted, refused int64) string {
+	switch {
+	case admitted > 0 && refused > 0:
+		return fmt.Sprintf("admitted %d times and refused %d times", admitted, refused)
+	case refused > 0:
+		return "refused"
+	}
+	return "admitted"
 }
 
 // An upload stands out if an hour's is a MiB at least and four times the

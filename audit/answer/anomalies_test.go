@@ -71,6 +71,51 @@ func TestNewAddressIsNoDomain(t *testing.T) {
 	}
 }
 
+// TestScanOfAddressesIsOneFinding: a run that asks for many addresses is told once, with how
+// many they were and the first of them.
+func TestScanOfAddressesIsOneFinding(t *testing.T) {
+	scan := func(n int, run string, refused func(i int) bool) (recs []audit.Record) {
+		for i := range n {
+			r := audit.Record{Kind: audit.Admit, ID: fmt.Sprintf("%s%d", run, i), Time: start.Add(time.Duration(i) * time.Hour / 20), Run: run, Verdict: "inspect", Reason: "allowed", Host: fmt.Sprintf("192.0.2.%d", i), Port: 443}
+			if run == "" {
+				r.Host = fmt.Sprintf("2001:db8::%x", i+1)
+			}
+			if refused(i) {
+				r.Kind, r.Verdict, r.Reason = audit.Refuse, "deny", "address_not_allowed"
+			}
+			recs = append(recs, r)
+		}
+		return recs
+	}
+	always, never := func(int) bool { return true }, func(int) bool { return false }
+	for name, tt := range map[string]struct {
+		recs []audit.Record
+		want map[string]int // sentences, with how many ids
+	}{
+		"many": {scan(200, "r", always), map[string]int{"Run r asked for 200 addresses (192.0.2.0, 192.0.2.1, 192.0.2.2, …), and was refused, for the first time; none of them is in the log of the 29 days before.": 10}},
+		"some are let through": {scan(4, "r", func(i int) bool { return i > 0 }), map[string]int{
+			"Run r asked for 4 addresses (192.0.2.0, 192.0.2.1, 192.0.2.2, …), and was admitted 1 times and refused 3 times, for the first time; none of them is in the log of the 29 days before.": 4,
+		}},
+		"two, of no run": {scan(2, "", never), map[string]int{"Somebody asked for 2 addresses (2001:db8::1, 2001:db8::2), and was admitted, for the first time; none of them is in the log of the 29 days before.": 2}},
+		"of two runs, and a name": {slices.Concat(scan(3, "r1", always), each(1, audit.Record{Kind: audit.Refuse, Run: "r2", Verdict: "deny", Reason: "address_not_allowed", Host: "198.51.100.1"}, func(int, *audit.Record) {}),
+			each(1, audit.Record{Kind: audit.Refuse, Run: "r1", Verdict: "deny", Reason: "host_not_allowed", Host: "a.fresh.example"}, func(int, *audit.Record) {})), map[string]int{
+			"Run r1 asked for 3 addresses (192.0.2.0, 192.0.2.1, 192.0.2.2), and was refused, for the first time; none of them is in the log of the 29 days before.": 3,
+			"198.51.100.1 was asked for, and refused, for the first time; it is not in the log of the 29 days before.":                                               1,
+			"a.fresh.example was asked for, and refused, for the first time; no name below fresh.example is in the log of the 29 days before.":                       1,
+		}},
+	} {
+		got := map[string]int{}
+		for _, a := range anomalies(t, tt.recs...) {
+			if a.Kind == answer.NewDomain {
+				got[a.Why] = len(a.IDs)
+			}
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // Each case has a twin beside it that is not odd.
 func TestAnomalies(t *testing.T) {
 	admit := audit.Record{Kind: audit.Admit, Run: "r", Cell: "c", Verdict: "inspect", Reason: "allowed", Host: "api.known.example", Port: 443, Method: "GET", Path: "/v1"}
