@@ -51,6 +51,9 @@ var formats = map[string]func(io.Writer, Config) writer{
 // Formats returns their names, sorted.
 func Formats() []string { return slices.Sorted(maps.Keys(formats)) }
 
+// Binary reports whether a format is none of lines of text.
+func Binary(format string) bool { return format == "parquet" }
+
 // ErrFormat is wrapped by Write's error if there is no such format.
 var ErrFormat = errors.New("no such format")
 

@@ -122,6 +122,9 @@ func exportTo(c *cobra.Command, dir, file, format string, f query.Filter, j *que
 	defer holes.tell(c, dir)
 	recs := selected(c, ofKnownSchema(c, recordsOf(c, dir, f, &holes)), j)
 	w := c.OutOrStdout()
+	if err := notShown(c, format, file); err != nil {
+		return err
+	}
 	var out *os.File
 	if file != "" {
 		var err error
@@ -151,6 +154,14 @@ func exportTo(c *cobra.Command, dir, file, format string, f query.Filter, j *que
 		return err
 	}
 	return tellNone(c, dir, f)
+}
+
+// notShown refuses to write octets that are no text to a terminal.
+func notShown(c *cobra.Command, format, file string) error {
+	if file != "" || !export.Binary(format) || !onTerminal(c.OutOrStdout()) {
+		return nil
+	}
+	return usage(hint(fmt.Errorf("%s is no text for a terminal", format), "%s --format %s --file log.%s, or > log.%s", c.CommandPath(), format, format, format))
 }
 
 // machineOf is the machine that a log is of, "" if it is a copy: nobody knows where that

@@ -152,7 +152,7 @@ that are allowed; every decision goes into a tamper-evident log.`,
 		if c.HasSubCommands() && c.Flags().NArg() > 0 { // the flag is of the command that was meant
 			return oneOfCommands(c, c.Flags().Args())
 		}
-		return usage(hint(err, "%s --help", c.CommandPath()))
+		return usage(ofFlag(c, err))
 	})
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newUp(), newDown(), newRun(), newPS(), newStatus(), newReconcile(), newDoctor(), newDemo(),
