@@ -170,11 +170,12 @@ func category(r *audit.Record) string {
 		return "network"
 	case audit.PolicyLoad, audit.PolicyRefuse, audit.CredentialChange, audit.CARotate, audit.AccessAsked, audit.AccessDecided:
 		return "configuration" // what is approved is one more rule
+	default:
+		if isRequest(r) {
+			return "network"
+		}
+		return "process"
 	}
-	if isRequest(r) {
-		return "network"
-	}
-	return "process"
 }
 
 // types are values of event.type.
