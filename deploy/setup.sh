@@ -12,6 +12,7 @@
 #
 # What is built is kept in /var/cache/sallyport and linked to from /var/lib/sallyport.
 set -eu
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin # su leaves them out
 umask 022 # whatever root has: others are to read what is made
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -5,6 +5,7 @@
 # dummy0, for the addresses of pretended servers, and no route. Everything is downloaded and compiled outside first.
 # It needs root, for the namespace and for the tests that start containers.
 set -eu
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin # su leaves them out
 umask 022 # whatever root has: accounts of the product read what tests make
 cd "$(dirname "$0")/.."
 

@@ -11,7 +11,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -68,13 +70,25 @@ func usage(err error) error { return &exitError{exitUsage, err} }
 // ownUmask is that of who called, for files that are theirs.
 var ownUmask os.FileMode
 
+// fixedEnvironment makes what this program does the same however root came to be root.
+func fixedEnvironment() {
+	// What daemons, containerd and sandboxes have to read is made with its mode.
+	ownUmask = os.FileMode(syscall.Umask(0o022))
+	// su(1) leaves the PATH of a user, who has no use for iptables.
+	path := os.Getenv("PATH")
+	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
+		if !slices.Contains(filepath.SplitList(path), dir) {
+			path += string(filepath.ListSeparator) + dir
+		}
+	}
+	_ = os.Setenv("PATH", path) // the name is one
+}
+
 func main() {
 	// A terminal that is closed and a pipe that nobody reads any more must not
 	// end this program before it has undone what it made.
 	signal.Ignore(syscall.SIGPIPE)
-	// What daemons, containerd and sandboxes have to read is made with its mode,
-	// whatever root's umask is.
-	ownUmask = os.FileMode(syscall.Umask(0o022))
+	fixedEnvironment()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()

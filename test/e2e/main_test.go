@@ -197,9 +197,10 @@ func joinAddrs(addrs []netip.Addr) string {
 // command prepares a call of the product.
 func command(args ...string) *exec.Cmd { return commandOf(instance, args...) }
 
-// commandOf is command for another instance. Root's umask is a strict one.
+// commandOf is command for another instance. Root's umask is a strict one, and its PATH
+// that of the user who became root with su(1).
 func commandOf(instance string, args ...string) *exec.Cmd {
-	cmd := exec.Command("sh", append([]string{"-c", `umask 077; exec "$0" "$@"`, w.bin, "--instance", instance}, args...)...)
+	cmd := exec.Command("sh", append([]string{"-c", `umask 077; PATH=/usr/local/bin:/usr/bin:/bin; exec "$0" "$@"`, w.bin, "--instance", instance}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
 }
