@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,10 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"filippo.io/age"
 	"github.com/google/go-cmp/cmp"
 	"github.com/oklog/ulid/v2"
 
 	"sallyport/audit"
+	"sallyport/audit/capture"
+	"sallyport/broker/scrub"
 	"sallyport/rules/gate"
 	"sallyport/rules/policyfile"
 )
@@ -32,6 +36,7 @@ rules:
     reason: reports about charges
     allow: {host: api.example.com, methods: [GET, POST], paths: [/v1/charges]}
     credential: example-key
+    log: request
 `
 
 const forensicsCredential = `apiVersion: sallyport/v1
@@ -49,6 +54,7 @@ type story struct {
 	t      *testing.T
 	log    *audit.Log
 	policy string
+	bodies *capture.Store
 	now    *time.Time
 	run    audit.Record // what records of the run have in common
 	began  time.Time
@@ -86,7 +92,7 @@ func (s *story) start(at time.Time, digest string) {
 }
 
 func (s *story) end(after time.Duration, exit, denied int) {
-	data, err := json.Marshal(map[string]any{"exit": exit, "cause": "finished", "denied": denied})
+	data, err := json.Marshal(map[string]any{"exit": exit, "cause": "exited", "denied": denied})
 	must(s.t, err)
 	s.tell(after, audit.RunEnd, audit.Record{Data: data})
 }
@@ -109,7 +115,25 @@ func (s *story) fetched(after time.Duration, method, query string, sent int64) {
 	admit := s.tell(after, audit.Admit, r)
 	r.Values, r.Event = "", ""
 	r.Ref, r.Addr, r.Status, r.Sent, r.Received, r.Micros = admit.ID, "203.0.113.5:443", 200, sent, 3400, 183_000
+	r.Data = s.kept(method, query, sent)
 	s.tell(after+183*time.Millisecond, audit.Done, r)
+}
+
+// kept keeps the body of a request: a table of customers, as far as it was sent.
+func (s *story) kept(method, query string, sent int64) json.RawMessage {
+	s.t.Helper()
+	head := http.Header{"Authorization": {"Bearer placeholder"}, "Content-Type": {"text/csv"}, "User-Agent": {"curl/7.88.1"}}
+	m := s.bodies.Message(s.run.Cell, method+" /v1/charges"+strings.TrimSuffix("?"+query, "?")+" HTTP/2.0", head)
+	text := []byte("customer,card,amount\n")
+	for i := 0; int64(len(text)) < sent; i++ {
+		text = fmt.Appendf(text, "%d,4000-0000-0000-%04d,%d.00\n", 4711+i, i%10_000, 10+i%90)
+	}
+	_, err := m.Write(text[:sent])
+	must(s.t, err)
+	request := m.Finish()
+	data, err := json.Marshal(keptData{Request: &request})
+	must(s.t, err)
+	return data
 }
 
 // refused is a request elsewhere.
@@ -130,7 +154,7 @@ func (s *story) refused(after time.Duration, reason, credential string) {
 
 var allowed = audit.Record{Verdict: "inspect", Reason: "allowed", Rule: "charges", Where: "policy.yaml:5", Scope: "policy"}
 
-// writeForensics makes log, key, audit.pub, policies and credentials in dir: four
+// writeForensics makes log, key, audit.pub, policies, bodies and credentials in dir: four
 // days of runs like each other, and one in the night that is not.
 func writeForensics(t *testing.T, dir string) {
 	t.Helper()
@@ -152,7 +176,15 @@ func writeForensics(t *testing.T, dir string) {
 		Now: func() time.Time { return now }, Interval: time.Hour,
 	})
 	must(t, err)
-	s := &story{t: t, log: l, now: &now, policy: digest, began: first}
+	who, err := age.GenerateX25519Identity()
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "reviewer.key"), []byte(who.String()+"\n"), 0o600))
+	bodies, err := capture.New(capture.Config{
+		Dir: filepath.Join(dir, "bodies"), Recipient: who.Recipient().String(), Decode: scrub.Decode,
+		Hider: func(string) func(string) string { return func(text string) string { return text } },
+	})
+	must(t, err)
+	s := &story{t: t, log: l, now: &now, policy: digest, began: first, bodies: bodies}
 	s.tell(0, audit.PolicyLoad, audit.Record{})
 	for i := range 6 {
 		s.start(first.Add(time.Duration(i*i+i*7+1)*time.Hour+time.Duration(i*i)*time.Minute), "77")
@@ -193,7 +225,7 @@ func TestForensicsIsWhatIsPrinted(t *testing.T) {
 			if !ok {
 				continue
 			}
-			for _, what := range []string{"query", "show", "why", "timeline", "top", "new", "diff", "hash", "prove", "verify", "export", "anomalies"} {
+			for _, what := range []string{"query", "show", "why", "timeline", "top", "new", "diff", "hash", "body", "prove", "verify", "export", "anomalies"} {
 				seen[what] = seen[what] || strings.Contains(command, "audit "+what+" ")
 			}
 			fmt.Fprintf(&out, "$ %s\n%s", command, typed(t, dir, command))
@@ -201,7 +233,7 @@ func TestForensicsIsWhatIsPrinted(t *testing.T) {
 		out.WriteString("```")
 		return out.String()
 	})
-	if len(seen) != 12 {
+	if len(seen) != 13 {
 		t.Fatalf("the page has no commands")
 	}
 	for what, is := range seen {
