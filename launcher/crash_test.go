@@ -292,3 +292,41 @@ func TestIndicesAreNotReused(t *testing.T) {
 		}
 	}
 }
+
+// CT-03: a sandbox that has ended and was not removed, as its launcher was killed, keeps
+// its address. Who wants one more than there are is told so and gets nobody's; after one
+// reconcile it is there again.
+func TestAddressesOfTheDead(t *testing.T) {
+	shared.gateway.reset()
+	before := snapshot(t)
+	write(t, filepath.Join(shared.StateDir, "cells", "next"), "0")
+	runChild(t, order{Lab: *shared, CA: caPEM, Isolation: launcher.Container, Ready: true})
+	ids := containerIDs(t)
+	if len(ids) != 1 {
+		t.Fatalf("containers %q", ids)
+	}
+	if out, err := asRoot("stop", "--time", "1", ids[0]); err != nil {
+		t.Fatalf("stop: %v: %s", err, out)
+	}
+	if out, err := asRoot("ps", "--all", "--filter", "status=exited", "--quiet", "--no-trunc"); err != nil || strings.TrimSpace(out) != ids[0] {
+		t.Fatalf("containers that have ended: %q, %v, want %s", out, err, ids[0])
+	}
+	one, err := shared.launcherOf(1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := one.Run(t.Context(), spec("true"))
+	if err == nil || !strings.Contains(err.Error(), "all 1 cells are in use: wait for a run to end, or `sallyport reconcile`") || !res.Started.IsZero() {
+		t.Errorf("Run = %v, started %v, want no cell", err, res.Started)
+	}
+	if res := must(t, spec("sh", "-c", "echo $HTTP_PROXY")); text(res, "stdout") == "" || strings.Contains(text(res, "stdout"), "10.213.0.1:") {
+		t.Errorf("with more cells it was told of %q, the gateway of the dead", text(res, "stdout"))
+	}
+	if report, err := one.Reconcile(t.Context()); err != nil || len(report.Removed) != 1 {
+		t.Errorf("Reconcile = %+v, %v", report, err)
+	}
+	if res, err := one.Run(t.Context(), spec("sh", "-c", "echo $HTTP_PROXY")); err != nil || !strings.Contains(text(res, "stdout"), "10.213.0.1:") {
+		t.Errorf("Run after it = %v, %q, %s", err, text(res, "stdout"), res.Text)
+	}
+	same(t, before)
+}

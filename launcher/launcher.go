@@ -38,6 +38,9 @@ type Network interface {
 	// Cells names every cell of which there is a trace.
 	Cells(ctx context.Context) ([]string, error)
 	Counters(ctx context.Context, id string) (cell.Bypass, error)
+	// Watch returns nil when ctx ends, and an error once the cell has another way than
+	// Create made, or cannot be watched.
+	Watch(ctx context.Context, c cell.Cell) error
 }
 
 // Gateway is what the launcher asks of the gateway. Every field is required.

@@ -219,6 +219,11 @@ func makeCA() []byte {
 
 // launcher makes one that talks to the gateway by its socket, as a real one does.
 func (l *lab) launcher(progress func(string)) (*launcher.Launcher, error) {
+	return l.launcherOf(0, progress)
+}
+
+// launcherOf makes one that has so many cells; 0 is the default.
+func (l *lab) launcherOf(cells int, progress func(string)) (*launcher.Launcher, error) {
 	client := control.NewClient(filepath.Join(l.RunDir, "gateway.sock"))
 	call := func(ctx context.Context, op string, in any) error { return client.Call(ctx, op, in, nil) }
 	return launcher.New(launcher.Config{
@@ -241,7 +246,7 @@ func (l *lab) launcher(progress func(string)) (*launcher.Launcher, error) {
 			},
 			Revoke: func(ctx context.Context, cell string) error { return call(ctx, "/v1/revoke", cellMessage{cell}) },
 		},
-		CA: caPEM, Guest: l.Guest, Now: time.Now, Log: slog.New(slog.DiscardHandler), Progress: progress,
+		CA: caPEM, Guest: l.Guest, Cells: cells, Now: time.Now, Log: slog.New(slog.DiscardHandler), Progress: progress,
 	})
 }
 

@@ -23,6 +23,7 @@ const (
 	TimedOut    Cause = "timed_out"     // Limits.Time
 	OutputLimit Cause = "output_limit"  // Limits.Output
 	Canceled    Cause = "canceled"      // by whoever asked for it
+	OtherWay    Cause = "other_way"     // somebody gave its cell another interface
 	NotStarted  Cause = "not_started"   // the command could not be
 	Lost        Cause = "lost"          // the sandbox ended without a result
 	Died        Cause = "launcher_died" // found by Reconcile

@@ -32,8 +32,10 @@ func (r *run) proxy() netip.AddrPort {
 }
 
 // work has the sandbox do its work. What becomes of that is the result, not an
-// error; an error is a cancelled run.
+// error; an error is a run that was cancelled, or ended because of its cell.
 func (r *run) work(ctx context.Context) error {
+	ctx, unwatch := r.watched(ctx)
+	defer unwatch()
 	c := r.container()
 	out, err := r.l.converse(ctx, c, r.job(ctx))
 	if r.result.Ended.IsZero() {
@@ -49,11 +51,37 @@ func (r *run) work(ctx context.Context) error {
 	if errors.Is(err, errStuck) && !r.result.Started.IsZero() {
 		r.result.set(TimedOut, err.Error())
 	}
+	cause := context.Cause(ctx)
+	if other := (*otherWayError)(nil); errors.As(cause, &other) {
+		r.result.set(OtherWay, other.Error())
+	}
 	r.explain(ctx, out)
 	if cancelled {
-		return context.Cause(ctx)
+		return cause
 	}
 	return nil
+}
+
+// otherWayError ends a run whose cell has another interface, or may have: it cannot be
+// watched.
+type otherWayError struct{ err error }
+
+func (e *otherWayError) Error() string { return "ended: " + e.err.Error() }
+func (e *otherWayError) Unwrap() error { return e.err }
+
+// watched returns a context that ends when the cell has another way than the gateway.
+// Root alone can give it one, behind our back (catalogue: CT-14); a sandbox must not go
+// on with it, and the log has to say so.
+func (r *run) watched(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := r.l.cfg.Network.Watch(ctx, r.cell); err != nil {
+			cancel(&otherWayError{err})
+		}
+	}()
+	return ctx, func() { cancel(nil); <-ended }
 }
 
 // explain adds what the gateway refused and what was not exported.

@@ -38,6 +38,7 @@ func (noNetwork) Create(context.Context, string, int) (cell.Cell, error) {
 }
 func (noNetwork) Remove(context.Context, string) error    { return errNoNetwork }
 func (noNetwork) Cells(context.Context) ([]string, error) { return nil, errNoNetwork }
+func (noNetwork) Watch(context.Context, cell.Cell) error  { return nil }
 func (noNetwork) Counters(context.Context, string) (cell.Bypass, error) {
 	return cell.Bypass{}, errNoNetwork
 }

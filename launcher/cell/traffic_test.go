@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -416,5 +417,38 @@ func TestFlowRateIsLimitedPerCell(t *testing.T) {
 	}
 	if got, err := query(l.b, "8.8.8.8:53", "q", limit); err != nil {
 		t.Errorf("the neighbour: %q, %v", got, err)
+	}
+}
+
+// CT-04: two sandboxes on one bridge do not meet, as the kernel keeps isolated ports
+// apart: no plugin of whatever version has a part in it. With one port that is not, they
+// do, which is what Verify reports of a cell's own.
+func TestSameBridgeIsIsolated(t *testing.T) {
+	l := openLab(t, cell.Config{})
+	var ln net.Listener
+	if err := in(l.a, func() (err error) { ln, err = net.Listen("tcp4", ":8080"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() { l.serveTCP("sandbox", ln) })
+	t.Cleanup(func() { ln.Close(); serving.Wait() })
+	third := l.a.Sandbox.Next()
+	l.gateway(t, "sh", "-c", "ip link add port2 type veth peer name eth7; ip link set eth7 netns "+l.b.Netns+"; ip link set port2 master "+l.a.Bridge+"; ip link set port2 up")
+	t.Cleanup(func() { l.gateway(t, "ip", "link", "del", "port2") })
+	l.gateway(t, "nsenter", "--net="+l.b.Netns, "sh", "-c", "ip addr add "+third.String()+"/28 dev eth7; ip link set eth7 up")
+	for _, isolated := range []string{"on", "off", "on"} {
+		l.gateway(t, "bridge", "link", "set", "dev", "port2", "isolated", isolated)
+		l.gateway(t, "nsenter", "--net="+l.b.Netns, "ip", "neigh", "flush", "dev", "eth7")
+		timeout := limit
+		if isolated == "on" {
+			timeout = soon
+		}
+		conn, greeting, err := dial(l.b, on(l.a.Sandbox, 8080), timeout)
+		if err == nil {
+			conn.Close()
+		}
+		if met := greeting == "sandbox"; met != (isolated == "off") {
+			t.Errorf("isolated %s: %q, %v", isolated, greeting, err)
+		}
 	}
 }

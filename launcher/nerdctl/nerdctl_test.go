@@ -146,6 +146,42 @@ func TestRunArguments(t *testing.T) {
 	}
 }
 
+// CT-04: no network plugin has a part in a sandbox's network, so that none can be too
+// old: nerdctl finds neither a plugin nor a configuration, whatever the host has.
+func TestNoPluginIsUsed(t *testing.T) {
+	e := fake(t, `for a in "$@"; do echo "$a"; done; env`, true)
+	t.Setenv("CNI_PATH", "/opt/cni/bin")
+	t.Setenv("NETCONFPATH", "/etc/cni/net.d")
+	for _, netns := range []string{"", "/run/netns/sp-abcdefgh"} {
+		c := container()
+		c.Netns = netns
+		p, err := e.Run(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := io.ReadAll(p.Stdout)
+		if err := errors.Join(err, p.Err()); err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		said := strings.Split(string(out), "\n")
+		following := func(flag string) string { return said[slices.Index(said, flag)+1] }
+		for _, flag := range []string{"--cni-path", "--cni-netconfpath"} {
+			if dir := following(flag); !filepath.IsAbs(dir) {
+				t.Errorf("%s is %q", flag, dir)
+			} else if _, err := os.ReadDir(dir); err == nil {
+				t.Errorf("%s %s is there", flag, dir)
+			}
+		}
+		if network := following("--network"); network != "none" && network != "ns:"+netns {
+			t.Errorf("network %q", network)
+		}
+		if strings.Contains(string(out), "/etc/cni") || strings.Contains(string(out), "/opt/cni") {
+			t.Errorf("nerdctl is told of the host's plugins: %s", out)
+		}
+	}
+}
+
 func TestHardenedNeedsRunsc(t *testing.T) {
 	dir := t.TempDir()
 	e, err := nerdctl.New(nerdctl.Config{
