@@ -261,13 +261,14 @@ func (b *burst) String() string {
 }
 
 // bursts finds runs, or cells, that were refused again and again. How often is
-// known when all was read.
+// known when all was read. That stub resolvers ask for more beside an address, and are
+// told that there is none, is no door that was tried.
 func (h *hunt) bursts() error {
 	open := map[string]*burst{}
 	var all []burst
 	var run, cell, id string
 	var at int64
-	rare, args := h.rare(isDenied)
+	rare, args := h.rare(isDenied + " AND NOT " + byHabit)
 	err := h.each("SELECT run, cell, id, time FROM "+rare+" ORDER BY seq", args, []any{&run, &cell, &id, &at}, func() error {
 		b := open[run+" "+cell]
 		if b == nil {

@@ -144,6 +144,14 @@ func TestAnomalies(t *testing.T) {
 		{"twenty-five refusals in a minute", each(25, refuse, func(i int, r *audit.Record) {
 			r.Time = start.Add(time.Duration(i*i) * 90 * time.Millisecond)
 		}), "deny_burst "},
+		{"twenty-five looked for beside an address", each(25, name, func(i int, r *audit.Record) {
+			r.Host, r.QType, r.Reason, r.Answer = "api.known.example", "AAAA", "dns_type_not_allowed", "NODATA"
+			r.Time = start.Add(time.Duration(i) * time.Second)
+		}), ""},
+		{"twenty-five types that nobody asks for by habit", each(25, name, func(i int, r *audit.Record) {
+			r.Host, r.QType, r.Reason, r.Answer = "api.known.example", "TXT", "dns_type_not_allowed", "NODATA"
+			r.Time = start.Add(time.Duration(i) * time.Second)
+		}), "deny_burst "},
 		{"twenty-five refusals in an afternoon", each(25, refuse, func(i int, r *audit.Record) {
 			r.Time = start.Add(time.Duration(i*i) * 40 * time.Second)
 		}), ""},

@@ -144,7 +144,8 @@ func isNumber(s string) bool {
 // Story is one record and what belongs to it.
 type Story struct {
 	Step
-	// Lookup is the DNS query of the same cell that named the host, Run the
+	// Lookup is the DNS query of the same cell that named the host: the last for an
+	// address, since stub resolvers ask for more beside it. Run is the
 	// record that began its run, Policy the one that put its policy in force;
 	// each is nil if the log has none.
 	Lookup *audit.Record `json:"lookup,omitempty"`
@@ -212,7 +213,7 @@ func (s *Story) surroundings(ctx context.Context, x *index.Index) error {
 		}
 	}
 	if s.Host != "" && s.Kind != audit.DNS && s.Record.Run != "" {
-		s.Lookup, err = maybe("WHERE r.run = ? AND r.run <> '' AND r.kind = 'dns' AND r.host = ? AND r.cell = ? AND +r.seq < ? ORDER BY +r.seq DESC",
+		s.Lookup, err = maybe("WHERE r.run = ? AND r.run <> '' AND r.kind = 'dns' AND r.host = ? AND r.cell = ? AND +r.seq < ? ORDER BY r.qtype <> 'A', +r.seq DESC",
 			s.Record.Run, s.Host, s.Cell, int64(s.Seq))
 		if err != nil {
 			return err
@@ -409,3 +410,7 @@ func (s Span) facts() (string, []any) {
 // isDenied is the condition that a row of facts is a refusal; it is that of
 // query.Denied.
 const isDenied = `(kind = 'refuse' OR verdict = 'deny' AND kind IN ('dns', 'done', 'credential'))`
+
+// byHabit is the condition that it is a query for what stub resolvers ask for beside an
+// address: that there is none is no refusal to whoever asked.
+const byHabit = `(kind = 'dns' AND reason = 'dns_type_not_allowed' AND qtype IN ('AAAA', 'HTTPS', 'SVCB', 'SRV'))`

@@ -143,6 +143,18 @@ func TestShow(t *testing.T) {
 	}
 }
 
+// TestShowTellsTheLookUpOfTheAddress: stub resolvers ask for AAAA beside A, and last.
+func TestShowTellsTheLookUpOfTheAddress(t *testing.T) {
+	recs := stories()
+	i := slices.IndexFunc(recs, func(r audit.Record) bool { return r.ID == "N1" })
+	beside := recs[i]
+	beside.ID, beside.QType, beside.Verdict, beside.Reason, beside.Answer = "N1b", "AAAA", "deny", "dns_type_not_allowed", "NODATA"
+	s, err := answer.Show(t.Context(), opened(t, slices.Insert(recs, i+1, beside)...), "A1")
+	if err != nil || s.Lookup == nil || s.Lookup.ID != "N1" {
+		t.Errorf("Show(A1) = %+v, %v, want the look-up N1", s, err)
+	}
+}
+
 func TestShowRefuses(t *testing.T) {
 	x := opened(t, append(stories(), audit.Record{Kind: audit.Refuse, ID: "R2x", Time: at(0)})...)
 	for id, want := range map[string]error{"": index.ErrNone, "nobody": index.ErrNone, "A": answer.ErrAmbiguous, "' OR 1=1 --": index.ErrNone, "%": index.ErrNone} {
@@ -323,6 +335,40 @@ func TestNewRefusedAtItsAddress(t *testing.T) {
 	got, err = answer.New(t.Context(), x, answer.Span{From: end.Time, Until: good.Time}, answer.Span{From: at(0), Until: at(time.Second)})
 	if err != nil || slices.ContainsFunc(got, func(f answer.First) bool { return f.Host == "inner.example" }) {
 		t.Errorf("New after it began = %v, %v", got, err)
+	}
+}
+
+// TestAskedByHabit: what stub resolvers ask for beside A is no refusal of a host, but
+// where it is all that was asked the host is told.
+func TestAskedByHabit(t *testing.T) {
+	name := audit.Record{Kind: audit.DNS, ID: "Q1", Run: "RUNA", Cell: "c", Verdict: "inspect", Reason: "allowed", Host: "fine.example", QType: "A", Answer: "198.18.0.9", Time: at(2 * time.Hour)}
+	beside := name
+	beside.ID, beside.QType, beside.Verdict, beside.Reason, beside.Answer = "Q2", "AAAA", "deny", "dns_type_not_allowed", "NODATA"
+	alone := beside
+	alone.ID, alone.Host = "Q3", "alone.example"
+	text := beside
+	text.ID, text.Host, text.QType = "Q4", "text.example", "TXT"
+	x := opened(t, append(stories(), name, beside, alone, text)...)
+	span := answer.Span{From: name.Time, Until: at(24 * time.Hour)}
+	list, _, err := answer.Top(t.Context(), x, span, "host", 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	denied, refused := map[string]int64{}, map[string][2]int64{}
+	for _, l := range list {
+		denied[l.Key] = l.Denied
+	}
+	firsts, err := answer.New(t.Context(), x, span, answer.Span{From: at(0), Until: name.Time})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range firsts {
+		refused[f.Host] = [2]int64{f.Admitted, f.Refused}
+	}
+	for host, want := range map[string][3]int64{"fine.example": {0, 1, 0}, "alone.example": {0, 0, 1}, "text.example": {1, 0, 1}} {
+		if got := [3]int64{denied[host], refused[host][0], refused[host][1]}; got != want {
+			t.Errorf("%s: denied, admitted, refused = %v, want %v", host, got, want)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 type Total struct {
 	Key      string    `json:"key"`
 	Requests int64     `json:"requests"` // admitted or refused
-	Denied   int64     `json:"denied"`   // refusals of requests and names, and what failed after it was admitted
+	Denied   int64     `json:"denied"`   // refusals of requests and names, and what failed after it was admitted; none by habit
 	Lookups  int64     `json:"lookups"`  // DNS
 	Sent     int64     `json:"sent"`
 	Received int64     `json:"received"`
@@ -50,7 +50,7 @@ func Top(ctx context.Context, x *index.Index, span Span, by string, n int) (list
 	}
 	facts, args := span.facts()
 	rows, err := x.DB().QueryContext(ctx, `SELECT *, count(*) OVER () FROM (SELECT `+o.column+` AS key,
-		sum(iif(kind IN ('admit', 'refuse'), n, 0)) AS requests, sum(iif(`+isDenied+`, n, 0)) AS denied,
+		sum(iif(kind IN ('admit', 'refuse'), n, 0)) AS requests, sum(iif(`+isDenied+` AND NOT `+byHabit+`, n, 0)) AS denied,
 		sum(iif(kind = 'dns', n, 0)) AS lookups, sum(sent) AS sent, sum(received) AS received, min(first), max(last)
 		FROM `+facts+` WHERE `+o.column+` <> '' GROUP BY 1)
 		ORDER BY `+o.order+` DESC, key LIMIT ?`, append(args, n)...)
@@ -79,7 +79,8 @@ type First struct {
 	Run     string    `json:"run,omitempty"`
 	Verdict string    `json:"verdict,omitempty"` // of the first record
 	// Admitted and Refused count requests and names together. What was refused after
-	// it was admitted, at its address say, was refused.
+	// it was admitted, at its address say, was refused. What is asked for by habit counts
+	// where nothing else was.
 	Admitted int64 `json:"admitted"`
 	Refused  int64 `json:"refused"`
 }
@@ -92,14 +93,14 @@ func New(ctx context.Context, x *index.Index, span, baseline Span) ([]First, err
 	rows, err := x.DB().QueryContext(ctx, `
 		WITH old AS MATERIALIZED (SELECT DISTINCT host, method FROM `+old+` WHERE host <> ''),
 		fresh AS (SELECT host, method, min(iif(kind <> 'done', first, NULL)) AS first, min(iif(kind <> 'done', seq, NULL)) AS seq,
-			sum(iif(kind <> 'done', n, 0)) AS n, sum(iif(`+isDenied+`, n, 0)) AS no FROM `+now+`
+			sum(iif(kind <> 'done', n, 0)) AS n, sum(iif(`+byHabit+`, n, 0)) AS habit, sum(iif(`+isDenied+` AND NOT `+byHabit+`, n, 0)) AS no FROM `+now+`
 			WHERE host <> '' AND kind IN ('admit', 'refuse', 'dns', 'done') GROUP BY host, method HAVING seq IS NOT NULL),
 		found AS (
-			SELECT host, '' AS method, min(first) AS first, min(seq) AS seq, sum(n) AS n, sum(no) AS no FROM fresh
+			SELECT host, '' AS method, min(first) AS first, min(seq) AS seq, sum(n) AS n, sum(habit) AS habit, sum(no) AS no FROM fresh
 				WHERE host NOT IN (SELECT host FROM old) GROUP BY host
-			UNION ALL SELECT host, method, first, seq, n, no FROM fresh WHERE method <> ''
+			UNION ALL SELECT host, method, first, seq, n, habit, no FROM fresh WHERE method <> ''
 				AND host IN (SELECT host FROM old) AND (host, method) NOT IN (SELECT host, method FROM old))
-		SELECT f.host, f.method, f.first, r.id, r.run, r.verdict, max(f.n - f.no, 0), f.no
+		SELECT f.host, f.method, f.first, r.id, r.run, r.verdict, max(f.n - f.habit - f.no, 0), iif(f.n > f.habit, f.no, f.habit)
 			FROM found f JOIN records r ON r.seq = f.seq ORDER BY f.first, f.host, f.method`,
 		append(oldArgs, args...)...)
 	if err != nil {

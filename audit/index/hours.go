@@ -41,9 +41,9 @@ func Facts(from, until int64) (expr string, args []any) {
 	// hours [lo, hi) lie wholly within.
 	lo, hi := HourOf(from+nanosPerHour-1), HourOf(until)
 	const (
-		counted = `SELECT hour, counts.shape, kind, run, host, method, rule, credential, verdict, reason, n, sent, received, first, last, seq
+		counted = `SELECT hour, counts.shape, kind, run, host, method, rule, credential, verdict, reason, qtype, n, sent, received, first, last, seq
 	FROM counts CROSS JOIN shapes ON shapes.shape = counts.shape WHERE hour >= ? AND hour < ?`
-		single = `SELECT time / 3600000000000 AS hour, entries.shape, kind, run, host, method, rule, credential, verdict, reason,
+		single = `SELECT time / 3600000000000 AS hour, entries.shape, kind, run, host, method, rule, credential, verdict, reason, qtype,
 	1 AS n, sent, received, time AS first, time AS last, seq
 	FROM entries CROSS JOIN shapes ON shapes.shape = entries.shape WHERE time >= ? AND time < ?`
 	)

@@ -275,7 +275,8 @@ func newAuditTop() *cobra.Command {
 		Short: "Count requests by host, rule, run or credential, the most first",
 		Long: `Top counts what the log tells, the most first. --by takes host, rule, run, credential, reason,
 bytes (hosts by octets in both directions), sent (hosts by octets sent) or denied (hosts by
-refusals). Denied are refused requests and names, and what failed after it was admitted.`,
+refusals). Denied are refused requests and names, and what failed after it was admitted, but not
+names of a type that clients ask for beside A, as AAAA.`,
 		Example: `  sallyport audit top
   sallyport audit top --by sent --since 7d
   sallyport audit top --by run -n 50 -o json`,
