@@ -115,7 +115,12 @@ func TestPrivilegedExecHasNoOtherWay(t *testing.T) {
 import os, socket, subprocess
 proxy = os.environ["HTTP_PROXY"].split("/")[2].split(":")
 print(socket.create_connection((proxy[0], int(proxy[1])), 60).recv(99))
-print(sorted(os.listdir("/sys/class/net")))
+def up(name):
+    try:
+        return int(open("/sys/class/net/%s/flags" % name).read(), 16) & 1
+    except OSError:
+        return False
+print(sorted(filter(up, os.listdir("/sys/class/net"))))
 for to in ("192.0.2.1", proxy[0]):
     try:
         socket.create_connection((to, 9), 0.3)

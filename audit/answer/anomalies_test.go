@@ -138,6 +138,8 @@ func TestAnomalies(t *testing.T) {
 		{"data in names", each(4, name, func(i int, r *audit.Record) { r.Host = label(i) + ".t.known.example" }), "random_name known.example"},
 		{"words in names", each(4, name, func(i int, r *audit.Record) { r.Host = fmt.Sprintf("storage-eu-west-%d.t.known.example", i) }), ""},
 		{"data in paths", each(4, admit, func(i int, r *audit.Record) { r.Path = "/x/" + strings.Repeat(label(i), 4) }), "random_path known.example"},
+		{"EX-03 data in names of packages", each(4, admit, func(i int, r *audit.Record) { r.Path = "/@" + strings.Repeat(label(i), 3) + "/pkg" }), "random_path known.example"},
+		{"EX-03 short data in names of packages, a limit", each(4, admit, func(i int, r *audit.Record) { r.Path = "/@" + label(i) + "/" + strings.Repeat("part/", 12) }), ""},
 		{"identifiers in paths", each(4, admit, func(i int, r *audit.Record) {
 			r.Path = "/v1/charges/ch_3MmlLrLkdIwHu7ix0snN0B15/" + strings.Repeat("part/", i+4)
 		}), ""},

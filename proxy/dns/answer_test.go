@@ -308,6 +308,7 @@ func TestFixedTTL(t *testing.T) {
 	}
 }
 
+// NW-22: whoever is no cell gets no name, and one record says why. The twin is a cell.
 func TestUnknownSourceRefused(t *testing.T) {
 	w := newWorld(t, rules.ExplainDenied, nil)
 	for _, src := range []netip.AddrPort{nowhere, netip.MustParseAddrPort("[::ffff:10.77.0.99]:1"), {}} {
