@@ -23,7 +23,6 @@ func (r *run) tunnel(ctx context.Context, st *stream) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	st.opened = false // closed here, with all that there is to tell
-	current := st.track(pass, st.judged)
 	out := gate.Outcome{}
 	defer func() {
 		st.untrack(pass)
@@ -32,7 +31,7 @@ func (r *run) tunnel(ctx context.Context, st *stream) {
 		st.record(pass.Done(ctx, out))
 		st.finish(ctx, nil)
 	}()
-	if !current {
+	if !st.track(pass, st.judged) {
 		return
 	}
 	up, err := r.cfg.Dial(ctx, pass)
