@@ -31,7 +31,7 @@ import (
 
 // Config is what a Store needs.
 type Config struct {
-	Dir       string // made if missing
+	Dir       string // made if missing; no other process writes there
 	Recipient string // of age: age1…
 	Size      int64  // octets kept of one body; default 64 KiB
 	// Headers are names whose values are left out, and Fields those of JSON
@@ -80,11 +80,28 @@ func New(cfg Config) (*Store, error) {
 	if err := os.MkdirAll(cfg.Dir, modeDir); err != nil {
 		return nil, fmt.Errorf("making the directory of bodies: %w", err)
 	}
+	if err := clearHalf(cfg.Dir); err != nil {
+		return nil, fmt.Errorf("clearing the directory of bodies: %w", err)
+	}
 	s := &Store{cfg: cfg, to: to, fields: fieldsOf(cfg.Fields), hidden: map[string]bool{}}
 	for _, h := range append(slices.Clone(secretHeaders), cfg.Headers...) {
 		s.hidden[http.CanonicalHeaderKey(h)] = true
 	}
 	return s, nil
+}
+
+// half begins the name of a file that is not whole.
+const half = ".new-"
+
+// clearHalf removes what an earlier process was writing when it was killed.
+func clearHalf(dir string) error {
+	names, err := os.ReadDir(dir)
+	for _, d := range names {
+		if strings.HasPrefix(d.Name(), half) {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, d.Name())))
+		}
+	}
+	return err
 }
 
 // ParseRecipient reads an age recipient: a public key that begins with age1.
@@ -213,7 +230,7 @@ func (m *Message) text(body []byte, over int) string {
 
 // put encrypts text into a file that is named by its SHA-256.
 func (s *Store) put(text string) (string, error) {
-	tmp, err := os.CreateTemp(s.cfg.Dir, ".new-*")
+	tmp, err := os.CreateTemp(s.cfg.Dir, half+"*")
 	if err != nil {
 		return "", fmt.Errorf("keeping a body: %w", err)
 	}

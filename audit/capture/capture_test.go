@@ -291,3 +291,26 @@ func TestHostileBodiesLG04(t *testing.T) {
 		}
 	}
 }
+
+// TestHalfAMessageIsCleared: who was killed while he wrote one leaves no file for good.
+func TestHalfAMessageIsCleared(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{".new-123", "kept.age"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	who, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = capture.New(capture.Config{
+		Dir: dir, Recipient: who.Recipient().String(), Hider: func(string) func(string) string { return strings.Clone },
+		Decode: func(_ string, b io.ReadCloser) (io.ReadCloser, error) { return b, nil },
+	})
+	names, _ := filepath.Glob(filepath.Join(dir, "*"))
+	hidden, _ := filepath.Glob(filepath.Join(dir, ".*"))
+	if err != nil || len(names) != 1 || len(hidden) != 0 {
+		t.Errorf("New: %v; %q and %q are there", err, names, hidden)
+	}
+}
