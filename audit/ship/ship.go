@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -155,6 +156,8 @@ type shipper struct {
 	state State
 	down  time.Time // since when the collector has failed; zero if it does not
 	told  bool      // that it does
+
+	refused refused // of the batch that is handed over
 }
 
 // read fills the queue with what is there from a record on, until ctx ends and
@@ -228,11 +231,29 @@ func (s *shipper) deliver(ctx context.Context, batch []audit.Record) error {
 		}
 		next = r.Seq + 1
 	}
+	s.refused = refused{}
 	if err := s.hand(ctx, batch); err != nil {
 		return err
 	}
+	if err := s.tellRefused(ctx); err != nil {
+		return err
+	}
 	s.state.Next = next
-	return s.state.write(s.Bookmark)
+	return s.mark(ctx)
+}
+
+// mark writes the bookmark. It waits for room on a full disk: whoever begins again hands
+// over again what he has no mark of.
+func (s *shipper) mark(ctx context.Context) error {
+	for delay := s.Retry; ; delay = min(2*delay, 60*s.Retry) {
+		err := s.state.write(s.Bookmark)
+		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+			return err
+		}
+		if stopped := pause(ctx, delay); stopped != nil {
+			return err
+		}
+	}
 }
 
 // hand tries until the collector has taken or refused every record.
@@ -271,20 +292,52 @@ func (s *shipper) rejected(ctx context.Context, batch []audit.Record, no *Reject
 	if err := s.reached(ctx); err != nil {
 		return err
 	}
-	n := Notice{Cause: Rejected, Dropped: max(no.Count, 1), First: batch[0].Seq, Last: batch[len(batch)-1].Seq}
-	s.state.Dropped += n.Dropped
+	s.refused.add(batch, no)
+	return nil
+}
+
+// refused is what a collector did not take of a batch.
+type refused struct {
+	records     int64
+	first, last uint64
+	notices     int64  // apart from those: what was a notice itself
+	notice      uint64 // the first of them
+	lastNotice  uint64
+	why         error
+}
+
+func (f *refused) add(batch []audit.Record, no *RejectedError) {
+	n, first, last := min(max(no.Count, 1), int64(len(batch))), batch[0].Seq, batch[len(batch)-1].Seq
 	if !slices.ContainsFunc(batch, func(r audit.Record) bool { return r.Kind != audit.Ship }) {
-		// A notice about each notice would never end: it is told with the next one.
-		if s.state.Untold == 0 {
-			s.state.UntoldFirst = n.First
+		if f.notices == 0 {
+			f.notice = first
 		}
-		s.state.Untold += n.Dropped
+		f.notices, f.lastNotice = f.notices+n, last
+		return
+	}
+	if f.records == 0 {
+		f.first, f.why = first, no.Err
+	}
+	f.records, f.last = f.records+n, last
+}
+
+// tellRefused tells once what was refused of a batch, however many records it is. A notice
+// about each notice would never end: those are told with the next of other records.
+func (s *shipper) tellRefused(ctx context.Context) error {
+	f := s.refused
+	if f.notices > 0 && s.state.Untold == 0 {
+		s.state.UntoldFirst = f.notice
+	}
+	s.state.Untold += f.notices
+	s.state.Dropped += f.notices + f.records
+	if f.records == 0 {
 		return nil
 	}
+	n := Notice{Cause: Rejected, Dropped: f.records, First: f.first, Last: f.last}
 	if s.state.Untold > 0 {
-		n.Dropped, n.First = n.Dropped+s.state.Untold, s.state.UntoldFirst
+		n.Dropped, n.First, n.Last = n.Dropped+s.state.Untold, min(n.First, s.state.UntoldFirst), max(n.Last, f.lastNotice)
 	}
-	if err := s.tell(ctx, n, no.Err.Error()); err != nil {
+	if err := s.tell(ctx, n, f.why.Error()); err != nil {
 		return err
 	}
 	s.state.Untold, s.state.UntoldFirst = 0, 0
@@ -303,7 +356,7 @@ func (s *shipper) failing(ctx context.Context, cause error) error {
 	s.told = true
 	since := s.down.UTC()
 	s.state.Behind, s.state.Error = &since, cause.Error()
-	if err := s.state.write(s.Bookmark); err != nil {
+	if err := s.mark(ctx); err != nil {
 		return err
 	}
 	return s.tell(ctx, Notice{Cause: Behind, Since: &since}, cause.Error())
@@ -376,7 +429,7 @@ func ReadState(path string) (State, error) {
 	return s, nil
 }
 
-// write replaces the file whole. It is not synced: after a crash of the machine
+// write replaces the file whole. Its name is not synced: after a crash of the machine
 // records are handed over again, not left out.
 func (s *State) write(path string) error {
 	data, err := json.Marshal(s)
@@ -384,8 +437,16 @@ func (s *State) write(path string) error {
 		return err
 	}
 	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
-	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err == nil {
+		_, err = f.Write(append(data, '\n'))
+		err = errors.Join(err, f.Sync(), f.Close()) // one that is renamed before could be empty
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
 		return fmt.Errorf("writing the bookmark: %w", err)
 	}
-	return os.Rename(tmp, path)
+	return nil
 }
