@@ -8,35 +8,37 @@ import (
 	"sallyport/audit/verify"
 )
 
-// anchor takes one anchor with its proof.
-func (b *opened) anchor(name string, data []byte) error {
-	if name != fmt.Sprintf("%s%03d.proof", bundleAnchor, len(b.kept)) {
-		return fmt.Errorf("%q is no file of a bundle", name)
+// anchored takes the anchors with their proofs.
+func (b *opened) anchored() error {
+	for i := range b.Anchors {
+		name := fmt.Sprintf("%s%03d.proof", bundleAnchor, i)
+		if b.files[name] == nil {
+			return fmt.Errorf("%q is missing", name)
+		}
+		data, err := b.read(name)
+		if err != nil {
+			return err
+		}
+		p, err := verify.ParseAnchorProof(data)
+		if err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
+		b.kept = append(b.kept, p)
 	}
-	p, err := verify.ParseAnchorProof(data)
-	if err != nil {
-		return fmt.Errorf("%q: %w", name, err)
+	if len(b.kept) > 0 && len(b.proofs) == 0 {
+		return fmt.Errorf("%s holds anchors, and there is no record", bundleAnchor)
 	}
-	b.kept = append(b.kept, p)
-	b.Anchors++
 	return nil
 }
 
-// ancestry checks that every checkpoint of a proof goes on from every anchor.
-func (b *opened) ancestry() error {
-	if len(b.kept) > 0 && len(b.signed) == 0 {
-		return fmt.Errorf("%s holds anchors, and there is no record", bundleAnchor)
+// ancestry checks that the checkpoint of a proof goes on from every anchor.
+func (b *opened) ancestry(msg []byte) error {
+	if b.compared -= len(b.kept); b.compared < 0 {
+		return errors.New("the proofs are of too many checkpoints to compare each with every anchor")
 	}
-	var last []byte
-	for _, msg := range b.signed {
-		if bytes.Equal(msg, last) {
-			continue // all proofs of a bundle are of one, as a rule
-		}
-		last = msg
-		for _, p := range b.kept {
-			if err := p.Check(b.key, msg); err != nil {
-				return fmt.Errorf("%s: %w", bundleAnchor, err)
-			}
+	for _, p := range b.kept {
+		if err := p.Check(b.key, msg); err != nil {
+			return fmt.Errorf("%s: %w", bundleAnchor, err)
 		}
 	}
 	return nil
@@ -46,8 +48,8 @@ func (b *opened) ancestry() error {
 // checked against.
 var ErrNotAnchored = errors.New("the bundle was not made with this anchor, and holds no proof of it")
 
-// anchored checks that the bundle was made with each anchor.
-func (b *opened) anchored(anchors [][]byte) error {
+// madeWith checks that the bundle was made with each anchor.
+func (b *opened) madeWith(anchors [][]byte) error {
 	for _, msg := range anchors {
 		there := false
 		for _, p := range b.kept {

@@ -2,14 +2,14 @@ package export
 
 import (
 	"archive/zip"
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"sallyport/audit"
+	"sallyport/audit/checkpoint"
 	"sallyport/audit/query"
 	"sallyport/audit/verify"
 )
@@ -31,6 +32,11 @@ type BundleConfig struct {
 	Anchors  [][]byte  // checkpoints that were kept elsewhere: the log is checked against them, and they go in
 	Covered  bool      // leave out matching records that no checkpoint covers yet, rather than fail
 	Now      time.Time // named in the README, and the time of its files
+	// Find returns the records that a filter matches, as an index tells them or the
+	// log; nil reads the log. What goes in are the log's own lines.
+	Find func(query.Filter) iter.Seq2[audit.Record, error]
+	// Tell is told why the whole log is verified, as in [verify.Options].
+	Tell func(error)
 }
 
 // BundleReport is what a bundle holds.
@@ -52,6 +58,9 @@ const MaxBundle = 20_000
 // ErrTooMany means that more than [MaxBundle] records match.
 var ErrTooMany = errors.New("too many records for a bundle")
 
+// ErrNotAsFound means that [BundleConfig.Find] told of another record than the log has.
+var ErrNotAsFound = errors.New("the log has another record than the index")
+
 // ErrUncovered means that records match which no checkpoint covers yet.
 var ErrUncovered = errors.New("covered by no checkpoint yet, and cannot be proved")
 
@@ -67,82 +76,113 @@ const (
 	bundleReadme  = "README.txt"
 )
 
-// chosen are the records of a bundle, and their proofs.
+// chosen are the records of a bundle: their numbers, and what explains them.
 type chosen struct {
-	records map[int64]audit.Record
-	proofs  []*verify.Proof
-	anchors []*verify.AnchorProof
+	cfg  BundleConfig
+	near surroundings
+	kind map[int64]audit.Kind
 }
 
-// uncovered counts by kind what could not be proved.
-func (c *chosen) uncovered() map[audit.Kind]int64 {
-	out := map[audit.Kind]int64{}
-	for _, r := range c.records {
-		out[r.Kind]++
-	}
-	for _, p := range c.proofs {
-		kind := c.records[p.Index].Kind
-		if out[kind]--; out[kind] == 0 {
-			delete(out, kind)
-		}
-	}
-	return out
+// options are those to check the log with.
+func (c *chosen) options(ctx context.Context) verify.Options {
+	return verify.Options{Anchors: c.cfg.Anchors, Stop: func() bool { return ctx.Err() != nil }, Tell: c.cfg.Tell}
 }
 
-// choose checks the whole log and proves the records that match.
-func choose(ctx context.Context, cfg BundleConfig) (chosen, error) {
-	out := chosen{records: map[int64]audit.Record{}}
-	near, err := surroundingsOf(ctx, cfg)
+// choose finds the records that match, and those that explain them.
+func choose(ctx context.Context, cfg BundleConfig) (*chosen, error) {
+	if cfg.Find == nil {
+		cfg.Find = func(f query.Filter) iter.Seq2[audit.Record, error] { return query.RecordsUntil(ctx, cfg.Dir, f) }
+	}
+	c := &chosen{cfg, surroundings{map[string]bool{}, map[string]bool{}}, map[int64]audit.Kind{}}
+	if err := c.take(ctx, cfg.Filter, func(r *audit.Record) bool { c.near.of(r); return true }); err != nil {
+		return nil, err
+	}
+	filters, err := c.near.filters()
 	if err != nil {
-		return out, err
+		return nil, err
 	}
-	out.proofs, out.anchors, err = verify.ProveAll(cfg.Dir, cfg.Key, verify.Options{Anchors: cfg.Anchors, Stop: func() bool { return ctx.Err() != nil }}, func(line []byte) bool {
-		var r audit.Record
-		if query.Decode(line, &r) != nil || !cfg.Filter.Match(&r) && !near.holds(&r) {
-			return false
+	for _, f := range filters {
+		if err := c.take(ctx, f, c.near.holds); err != nil {
+			return nil, err
 		}
-		out.records[int64(r.Seq)] = r
-		return len(out.records) <= MaxBundle
-	})
-	uncovered := len(out.records) - len(out.proofs)
-	switch {
-	case err != nil:
-		return out, err
-	case len(out.records) > MaxBundle:
-		return out, fmt.Errorf("%w: %d at most", ErrTooMany, MaxBundle)
-	case uncovered > 0 && !cfg.Covered:
-		return out, fmt.Errorf("%d of %d records are %w", uncovered, len(out.records), ErrUncovered)
 	}
-	return out, nil
+	return c, nil
 }
 
-// Bundle checks the whole log and writes a ZIP archive of the records that
-// match: what can be kept, and proved, without the log.
+// take adds the records that a filter matches. A line that cannot be read may be one
+// of them: then the log is verified, to say what it is.
+func (c *chosen) take(ctx context.Context, f query.Filter, want func(*audit.Record) bool) error {
+	for r, err := range c.cfg.Find(f) {
+		_, unread := errors.AsType[*query.LineError](err)
+		if unread || errors.Is(err, query.ErrDamaged) {
+			return c.whole(ctx, err)
+		}
+		if err != nil {
+			return err
+		}
+		if !want(&r) {
+			continue
+		}
+		if c.kind[int64(r.Seq)] = r.Kind; len(c.kind) > MaxBundle {
+			return fmt.Errorf("%w: %d at most", ErrTooMany, MaxBundle)
+		}
+	}
+	return nil
+}
+
+// whole verifies the log because of what was found in it, and returns what is wrong.
+func (c *chosen) whole(ctx context.Context, why error) error {
+	if c.cfg.Tell != nil {
+		c.cfg.Tell(why)
+	}
+	_, err := verify.Verify(c.cfg.Dir, c.cfg.Key, c.options(ctx))
+	return cmp.Or(err, why)
+}
+
+// record reads the line of a record that was chosen.
+func (c *chosen) record(line []byte) (r audit.Record, err error) {
+	if err := query.Decode(line, &r); err != nil {
+		return r, err
+	}
+	if !c.cfg.Filter.Match(&r) && !c.near.holds(&r) {
+		return r, fmt.Errorf("%w: record %d", ErrNotAsFound, r.Seq)
+	}
+	return r, nil
+}
+
+// Bundle writes a ZIP archive of the records that match: what can be kept, and
+// proved, without the log. It checks that of the log which goes in, see
+// [verify.ProveRecords], and not that no record was taken out of it.
 func Bundle(ctx context.Context, w io.Writer, cfg BundleConfig) (BundleReport, error) {
 	var out BundleReport
 	these, err := choose(ctx, cfg)
-	out.Uncovered = len(these.records) - len(these.proofs)
 	if err != nil {
 		return out, err
 	}
-	out.LeftOut = these.uncovered()
+	seqs := slices.Sorted(maps.Keys(these.kind))
+	proofs, err := verify.ProveRecords(cfg.Dir, cfg.Key, seqs, these.options(ctx))
+	if err != nil {
+		return out, err
+	}
+	defer proofs.Close()
+	for _, seq := range seqs[proofs.Covered():] {
+		if out.LeftOut == nil {
+			out.LeftOut = map[audit.Kind]int64{}
+		}
+		out.LeftOut[these.kind[seq]]++
+		out.Uncovered++
+	}
+	if out.Uncovered > 0 && !cfg.Covered {
+		return out, fmt.Errorf("%d of %d records are %w", out.Uncovered, len(seqs), ErrUncovered)
+	}
+	history, err := proofs.Checkpoints()
+	if err != nil {
+		return out, these.whole(ctx, err)
+	}
 	b := &bundle{zip: zip.NewWriter(w), now: cfg.Now.UTC()}
-	digests := b.addRecords(these, &out)
+	digests := b.addRecords(these, proofs, &out)
 	b.add(bundleKey, []byte(strings.TrimSpace(cfg.Key)+"\n"))
-	history, err := os.ReadFile(filepath.Join(cfg.Dir, bundleHistory))
-	if err != nil {
-		return out, fmt.Errorf("bundling: %w", err)
-	}
-	n, size, err := verify.Checkpoints(history, cfg.Key)
-	if err != nil {
-		return out, fmt.Errorf("bundling: %s: %w", bundleHistory, err)
-	}
-	out.Checkpoints = n
-	b.add(bundleHistory, history[:size])
-	for i, a := range these.anchors {
-		b.add(fmt.Sprintf("%s%03d.proof", bundleAnchor, i), a.Marshal())
-	}
-	out.Anchors = len(these.anchors)
+	b.addHistory(history, proofs.Anchors(), &out)
 	b.addPolicies(cfg.Policies, digests, &out)
 	text, err := readme(bundleFormat, out, b.now)
 	if err != nil {
@@ -159,29 +199,54 @@ func Bundle(ctx context.Context, w io.Writer, cfg BundleConfig) (BundleReport, e
 }
 
 // addRecords adds the records, a proof of each, and what they tell of runs. It
-// returns the policies that they name.
-func (b *bundle) addRecords(these chosen, out *BundleReport) (policies map[string]bool) {
-	var lines bytes.Buffer
+// returns the policies that they name. The lines are read twice: they may be too
+// many to keep.
+func (b *bundle) addRecords(these *chosen, proofs *verify.Prover, out *BundleReport) (policies map[string]bool) {
 	policies, runs := map[string]bool{}, manifests{}
-	for _, p := range these.proofs {
-		r := these.records[p.Index]
-		runs.take(&r)
-		lines.Write(append(bytes.Clone(p.Record), '\n'))
-		b.add(fmt.Sprintf("%s%012d.proof", bundleProofs, p.Index), p.Marshal())
-		if r.Policy != "" {
-			policies[r.Policy] = true
-		}
-	}
-	out.Records, out.Runs = len(these.proofs), len(runs)
+	lines := b.create(bundleRecords)
+	b.do(func() error {
+		return proofs.Lines(func(line []byte) error {
+			r, err := these.record(line)
+			if err != nil {
+				return err
+			}
+			runs.take(&r)
+			if r.Policy != "" {
+				policies[r.Policy] = true
+			}
+			out.Records++
+			_, err = lines.Write(append(line, '\n'))
+			return err
+		})
+	})
+	b.do(func() error {
+		return proofs.Each(func(p *verify.Proof) error {
+			b.add(proofName(p.Index), p.Marshal())
+			return b.err
+		})
+	})
+	out.Runs = len(runs)
 	for _, name := range slices.Sorted(maps.Keys(runs)) {
-		text, err := runs.text(name)
-		if err != nil && b.err == nil {
-			b.err = err
-		}
-		b.add(name, text)
+		b.do(func() error {
+			text, err := runs.text(name)
+			b.add(name, text)
+			return err
+		})
 	}
-	b.add(bundleRecords, lines.Bytes())
 	return policies
+}
+
+// addHistory adds the checkpoints that tell of the records, and the anchors.
+func (b *bundle) addHistory(checkpoints [][]byte, anchors []*verify.AnchorProof, out *BundleReport) {
+	var history []byte
+	for _, msg := range checkpoints {
+		history = checkpoint.Append(history, msg)
+	}
+	b.add(bundleHistory, history)
+	for i, a := range anchors {
+		b.add(fmt.Sprintf("%s%03d.proof", bundleAnchor, i), a.Marshal())
+	}
+	out.Checkpoints, out.Anchors = len(checkpoints), len(anchors)
 }
 
 // addPolicies adds the texts of the policies that records name, and notes which
@@ -206,14 +271,30 @@ type bundle struct {
 }
 
 func (b *bundle) add(name string, data []byte) {
+	w := b.create(name)
+	b.do(func() error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// create begins a file, which ends where the next one begins.
+func (b *bundle) create(name string) (w io.Writer) {
+	b.do(func() (err error) {
+		w, err = b.zip.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate, Modified: b.now})
+		return err
+	})
+	return w
+}
+
+// do does a step, unless one has failed.
+func (b *bundle) do(step func() error) {
 	if b.err != nil {
 		return
 	}
-	f, err := b.zip.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate, Modified: b.now})
-	if err == nil {
-		_, err = f.Write(data)
+	if err := step(); b.err == nil {
+		b.err = err
 	}
-	b.err = err
 }
 
 func hexOf(digest string) string {
@@ -231,197 +312,4 @@ func policyText(dir, digest string) ([]byte, bool) {
 	text, err := os.ReadFile(filepath.Join(dir, want+".yaml"))
 	sum := sha256.Sum256(text)
 	return text, err == nil && hex.EncodeToString(sum[:]) == want
-}
-
-// maxMember bounds what a file of a bundle makes its reader keep.
-const maxMember = 2 << 30
-
-// CheckBundle checks the bundle in a file against the public key: that every
-// record has a good proof and every proof its record, that the policies are
-// those of their names and of the records, and that each of its files is there,
-// says what a bundle's says, and is none other. Anchors are checkpoints that
-// were kept elsewhere: each must be one that the bundle was made with.
-func CheckBundle(path, key string, anchors ...[]byte) (BundleReport, error) {
-	z, err := zip.OpenReader(path)
-	if err != nil {
-		return BundleReport{}, fmt.Errorf("reading the bundle: %w", err)
-	}
-	defer z.Close() //nolint:errcheck // it was only read
-	b := &opened{key: key, files: map[string][]byte{}, named: map[string]bool{}, runs: manifests{}}
-	// Who unzips a bundle and zips it again keeps neither the order of its files
-	// nor their times, and may add directories. By name, proofs stand in the
-	// order of their records.
-	slices.SortStableFunc(z.File, func(f, g *zip.File) int { return strings.Compare(f.Name, g.Name) })
-	for _, f := range z.File {
-		if f.UncompressedSize64 == 0 && (f.Name == bundleProofs || f.Name == bundlePolicy || f.Name == bundleRun || f.Name == bundleAnchor) {
-			continue
-		}
-		if _, twice := b.files[f.Name]; twice {
-			return b.BundleReport, fmt.Errorf("%q is there twice", f.Name)
-		}
-		data, err := member(f)
-		if err == nil {
-			b.files[f.Name] = data
-			err = b.take(f.Name, data)
-		}
-		if err != nil {
-			return b.BundleReport, err
-		}
-	}
-	if err := b.whole(); err != nil {
-		return b.BundleReport, err
-	}
-	return b.BundleReport, b.anchored(anchors)
-}
-
-// opened is a bundle that is being checked.
-type opened struct {
-	BundleReport
-	key    string
-	files  map[string][]byte
-	proved bytes.Buffer // records that have a proof
-	signed [][]byte     // the checkpoints of the proofs
-	kept   []*verify.AnchorProof
-	runs   manifests       // of the records
-	named  map[string]bool // policies that records name
-}
-
-// take checks one file by itself.
-func (b *opened) take(name string, data []byte) error {
-	switch {
-	case strings.HasPrefix(name, bundleProofs):
-		p, err := verify.ParseProof(data)
-		if err == nil {
-			err = p.Check(b.key)
-		}
-		if err != nil {
-			return fmt.Errorf("%q: %w", name, err)
-		}
-		return b.proof(name, p)
-	case strings.HasPrefix(name, bundlePolicy):
-		sum := sha256.Sum256(data)
-		if name != bundlePolicy+hex.EncodeToString(sum[:])+".yaml" {
-			return fmt.Errorf("%q is not the policy of its name", name)
-		}
-		b.Policies++
-	case strings.HasPrefix(name, bundleAnchor):
-		return b.anchor(name, data)
-	case strings.HasPrefix(name, bundleRun): // compared when all records were seen
-		b.Runs++
-	case name != bundleRecords && name != bundleKey && name != bundleHistory && name != bundleReadme:
-		return fmt.Errorf("%q is no file of a bundle", name)
-	}
-	return nil
-}
-
-func (b *opened) proof(name string, p *verify.Proof) error {
-	var r audit.Record
-	if name != fmt.Sprintf("%s%012d.proof", bundleProofs, p.Index) {
-		return fmt.Errorf("%q is the proof of record %d", name, p.Index)
-	}
-	if err := json.Unmarshal(p.Record, &r); err != nil {
-		return fmt.Errorf("%q: %w", name, err)
-	}
-	if r.Policy != "" {
-		b.named[r.Policy] = true
-	}
-	b.runs.take(&r)
-	b.proved.Write(append(bytes.Clone(p.Record), '\n'))
-	b.signed = append(b.signed, p.Checkpoint)
-	b.Records++
-	return nil
-}
-
-// whole checks the files against each other.
-func (b *opened) whole() error {
-	for _, name := range []string{bundleRecords, bundleKey, bundleHistory, bundleReadme} {
-		if _, ok := b.files[name]; !ok {
-			return fmt.Errorf("%s is missing", name)
-		}
-	}
-	if !bytes.Equal(b.files[bundleRecords], b.proved.Bytes()) {
-		return fmt.Errorf("%s does not hold just the records that are proved", bundleRecords)
-	}
-	if string(b.files[bundleKey]) != strings.TrimSpace(b.key)+"\n" {
-		return fmt.Errorf("%s is another key", bundleKey)
-	}
-	history := b.files[bundleHistory]
-	n, size, err := verify.Checkpoints(history, b.key)
-	if err == nil && size != int64(len(history)) {
-		err = errors.New("it ends within a checkpoint")
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", bundleHistory, err)
-	}
-	b.Checkpoints = n
-	for _, msg := range b.signed {
-		if !bytes.Contains(history, msg) {
-			return fmt.Errorf("%s lacks the checkpoint of a proof", bundleHistory)
-		}
-	}
-	if err := b.ancestry(); err != nil {
-		return err
-	}
-	if err := b.manifests(); err != nil {
-		return err
-	}
-	return b.policies()
-}
-
-// manifests checks that what is told of runs is what the records tell.
-func (b *opened) manifests() error {
-	if b.Runs != len(b.runs) {
-		return fmt.Errorf("%s tells of %d runs, and the records of %d", bundleRun, b.Runs, len(b.runs))
-	}
-	for name := range b.runs {
-		if text, err := b.runs.text(name); err != nil || !bytes.Equal(text, b.files[name]) {
-			return fmt.Errorf("%q is not what the records tell of the run", name)
-		}
-	}
-	return nil
-}
-
-// policies checks that each policy is one that a record names, and that the
-// README tells of those that are not there, and says what it should.
-func (b *opened) policies() error {
-	there := 0
-	for _, d := range slices.Sorted(maps.Keys(b.named)) {
-		if _, ok := b.files[bundlePolicy+hexOf(d)+".yaml"]; ok {
-			there++
-		} else {
-			b.Absent = append(b.Absent, d)
-		}
-	}
-	if there != b.Policies {
-		return fmt.Errorf("%s holds a policy that no record names", bundlePolicy)
-	}
-	return b.readme()
-}
-
-// readme checks that the README is the one of its format and of these files.
-func (b *opened) readme() error {
-	got := b.files[bundleReadme]
-	format, made, err := formatOf(got)
-	if err != nil {
-		return err
-	}
-	b.LeftOut, b.Uncovered = leftOutOf(got)
-	want, err := readme(format, b.BundleReport, made)
-	if err == nil && !bytes.Equal(got, want) {
-		err = fmt.Errorf("%s is not the one of these files: it was replaced, or a policy or checkpoint was removed", bundleReadme)
-	}
-	return err
-}
-
-func member(f *zip.File) ([]byte, error) {
-	r, err := f.Open()
-	if err != nil {
-		return nil, fmt.Errorf("reading the bundle: %w", err)
-	}
-	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxMember))
-	if err != nil {
-		return nil, fmt.Errorf("reading %s of the bundle: %w", f.Name, err)
-	}
-	return data, nil
 }

@@ -6,8 +6,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,7 +26,7 @@ import (
 const policy = "apiVersion: sallyport/v1\n"
 
 // bundled writes a log of two runs and returns a bundle of one, and its key.
-func bundled(t *testing.T) (path, key string) {
+func bundled(t testing.TB) (path, key string) {
 	t.Helper()
 	base := t.TempDir()
 	sum := sha256.Sum256([]byte(policy))
@@ -283,6 +285,167 @@ func rezip(t *testing.T, path string, change func(string, []byte) ([]byte, bool)
 		t.Fatal(err)
 	}
 	return bad
+}
+
+// TestBundleChecksWhatItHolds: a bundle is of records that are good, and says nothing of
+// others; where its proofs cannot be made, or a line may be one that matches, the whole
+// log is verified.
+func TestBundleChecksWhatItHolds(t *testing.T) {
+	path, key := bundled(t)
+	dir := filepath.Join(filepath.Dir(path), "audit")
+	filter, err := query.Parse("run=r2 kind=admit", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	segments, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if err != nil || len(segments) < 5 {
+		t.Fatalf("%q, %v", segments, err)
+	}
+	change := func(from, to string) func(map[string][]byte) { // in the first line that has it
+		return func(files map[string][]byte) {
+			for _, name := range segments {
+				if name = filepath.Base(name); bytes.Contains(files[name], []byte(from)) {
+					files[name] = bytes.Replace(files[name], []byte(from), []byte(to), 1)
+					return
+				}
+			}
+			t.Fatalf("no line has %s", from)
+		}
+	}
+	for name, tt := range map[string]struct {
+		edit  func(map[string][]byte)
+		fault verify.Fault // "" for a bundle that is good
+		told  []string
+	}{
+		"nothing":            {edit: func(map[string][]byte) {}},
+		"another record":     {edit: change(`"kind":"admit","run":"r1"`, `"kind":"admit","run":"r3"`)},
+		"a record of it":     {edit: change(`"image":"two"`, `"image":"2"`), fault: verify.Changed, told: []string{"proving record 2"}},
+		"one that came in":   {edit: change(`"kind":"admit","run":"r1"`, `"kind":"admit","run":"r2"`), fault: verify.Changed, told: []string{"proving record"}},
+		"a line that is odd": {edit: change(`"kind":"admit","run":"r2","policy":`, `"kind":"admit","run":"r2","policy";`), fault: verify.Changed, told: []string{"000000000"}},
+		"the tree": {
+			edit: func(files map[string][]byte) { files["tree"][4*32] ^= 1 }, // of record 3
+			told: []string{"proving record 2: invalid transparency proof", "tree: a hash is wrong"},
+		},
+		"no tree":                            {edit: func(files map[string][]byte) { delete(files, "tree") }, told: []string{"the log has no tree file"}},
+		"a checkpoint that it does not take": {edit: func(files map[string][]byte) { files["checkpoints"][9] ^= 1 }},
+		"those that it takes": {edit: func(files map[string][]byte) { // but for the last
+			rest := bytes.Count(files["checkpoints"], []byte("\ncheckpoint ")) - 1
+			files["checkpoints"] = bytes.Replace(files["checkpoints"], []byte("\ncheckpoint "), []byte("\ncheckpoint x"), rest)
+		}, fault: verify.BadHistory, told: []string{"not signed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var told []string
+			var b bytes.Buffer
+			cfg := export.BundleConfig{
+				Dir: copied(t, dir, tt.edit), Key: key, Policies: filepath.Dir(dir), Filter: filter, Now: time.Now(),
+				Tell: func(err error) { told = append(told, err.Error()) },
+			}
+			r, err := export.Bundle(t.Context(), &b, cfg)
+			bad, _ := errors.AsType[*verify.Problem](err)
+			switch {
+			case tt.fault != "" && (bad == nil || bad.Fault != tt.fault):
+				t.Errorf("Bundle = %v, want %s", err, tt.fault)
+			case tt.fault == "" && (err != nil || r.Records != 17):
+				t.Errorf("Bundle = %+v, %v", r, err)
+			}
+			if !slices.EqualFunc(told, tt.told, strings.Contains) {
+				t.Errorf("told %q, want %q", told, tt.told)
+			}
+			if err != nil {
+				return
+			}
+			again := filepath.Join(t.TempDir(), "again.zip")
+			if err := os.WriteFile(again, b.Bytes(), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := export.CheckBundle(again, key); err != nil {
+				t.Errorf("CheckBundle = %v", err)
+			}
+		})
+	}
+}
+
+// copied returns a copy of a directory that edit has been at.
+func copied(t *testing.T, dir string, edit func(map[string][]byte)) string {
+	t.Helper()
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{}
+	for _, n := range names {
+		if files[n.Name()], err = os.ReadFile(filepath.Join(dir, n.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	edit(files)
+	to := t.TempDir()
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(to, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
+}
+
+// TestBundleBelievesNoIndex: what an index tells of a record is compared with the log's
+// line of it.
+func TestBundleBelievesNoIndex(t *testing.T) {
+	path, key := bundled(t)
+	cfg := export.BundleConfig{Dir: filepath.Join(filepath.Dir(path), "audit"), Key: key, Filter: query.Where("run", "r1")}
+	for _, tt := range []struct {
+		seq  uint64
+		run  string
+		err  error
+		want error
+	}{
+		{seq: 3, run: "r1"},
+		{seq: 4, run: "r1", want: export.ErrNotAsFound}, // it is of the other
+		{seq: 3, err: fs.ErrPermission, want: fs.ErrPermission},
+	} {
+		cfg.Find = func(f query.Filter) iter.Seq2[audit.Record, error] {
+			return func(yield func(audit.Record, error) bool) {
+				r := audit.Record{Seq: tt.seq, Kind: audit.Admit, Run: tt.run}
+				if tt.err != nil || f.Match(&r) {
+					yield(r, tt.err)
+				}
+			}
+		}
+		if r, err := export.Bundle(t.Context(), io.Discard, cfg); !errors.Is(err, tt.want) || tt.want == nil && r.Records != 1 {
+			t.Errorf("%+v: Bundle = %+v, %v", tt, r, err)
+		}
+	}
+}
+
+// TestBundleOfManyRuns: each is told of, however many there are.
+func TestBundleOfManyRuns(t *testing.T) {
+	base := t.TempDir()
+	l, err := audit.Open(audit.Config{Dir: filepath.Join(base, "audit"), KeyFile: filepath.Join(base, "key"), Interval: time.Hour, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = export.MaxNamed + 1
+	for i := range 2 * n {
+		run := fmt.Sprintf("r%d", i)
+		for _, r := range []audit.Record{{Kind: audit.RunStart, Run: run}, {Kind: audit.Admit, Run: run, Port: uint16(1 + i/n)}} {
+			if err := l.Append(t.Context(), &r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]int{"port=1": n, "port=1 run=r0,r1": 2} {
+		filter, err := query.Parse(text, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := export.Bundle(t.Context(), io.Discard, export.BundleConfig{Dir: filepath.Join(base, "audit"), Key: l.Verifier(), Filter: filter})
+		if err != nil || r.Records != 2*want || r.Runs != want {
+			t.Errorf("%s: Bundle = %+v, %v, want %d runs", text, r, err, want)
+		}
+	}
 }
 
 // A log that is not good is not bundled.

@@ -18,7 +18,10 @@ import (
 // bundleFormat is the format of bundles that are made. Each has a README of its
 // own, which the check expects word for word: a text that bundles were made with
 // is never changed, but for a new format.
-const bundleFormat = 3
+const bundleFormat = 4
+
+// subsetFormat is the first that does not hold every checkpoint of the log.
+const subsetFormat = 4
 
 //go:embed readme/*.txt
 var readmes embed.FS

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"sallyport/audit/checkpoint"
@@ -67,9 +66,9 @@ func (p *AnchorProof) Check(key string, later []byte) error {
 }
 
 func openBoth(key string, one, other []byte) (a, b checkpoint.Checkpoint, err error) {
-	v, err := note.NewVerifier(strings.TrimSpace(key))
+	v, err := verifier(key)
 	if err != nil {
-		return a, b, fmt.Errorf("reading the verifier key: %w", err)
+		return a, b, err
 	}
 	if a, err = checkpoint.Open(one, v); err != nil {
 		return a, b, fmt.Errorf("the anchor: %w", err)

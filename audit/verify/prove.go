@@ -1,15 +1,11 @@
 package verify
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -34,104 +30,69 @@ var ErrNotFound = errors.New("no such record")
 // ErrNotCovered means that the record is younger than the last checkpoint.
 var ErrNotCovered = errors.New("the record is not yet covered by a checkpoint")
 
-// Prove checks the whole log in dir as [Verify] does, and returns a proof for
-// the record with the given id, or number.
+// Prove returns a proof for the record with the given number, or id. It reads and
+// checks what [ProveRecords] does. Where a record with an id is it asks
+// opts.Find; nil reads the log until it is found.
 func Prove(dir, key, id string, opts Options) (*Proof, error) {
-	found := false
-	proofs, _, err := ProveAll(dir, key, opts, func(line []byte) bool {
-		_, n, _ := head(line)
-		hit := !found && (strconv.FormatInt(n, 10) == id || hasID(line, id))
-		found = found || hit
-		return hit
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case !found:
-		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
-	case len(proofs) == 0:
-		return nil, ErrNotCovered
-	}
-	return proofs[0], nil
-}
-
-// ProveAll checks the whole log in dir, asks want about each line, in order,
-// and returns a proof for each that is wanted and covered by a checkpoint, and
-// of each anchor that what it was signed over is the beginning of the log that
-// the proofs are of. It keeps 64 bytes a record of the log in memory.
-func ProveAll(dir, key string, opts Options, want func(line []byte) bool) ([]*Proof, []*AnchorProof, error) {
-	report, err := Verify(dir, key, opts)
-	if err != nil {
-		return nil, nil, err
-	}
-	proofs, hashes, err := seek(dir, key, report.Signed.N, opts.Stop, want)
-	if err != nil || len(proofs) == 0 {
-		return nil, nil, err
-	}
-	msg, err := find(dir, key, report.Signed)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, p := range proofs {
-		p.Checkpoint = msg
-		if p.Path, err = tlog.ProveRecord(report.Signed.N, p.Index, hashes); err != nil {
-			return nil, nil, fmt.Errorf("proving record %d: %w", p.Index, err)
-		}
-		if err := p.Check(key); err != nil {
-			return nil, nil, err
-		}
-	}
-	anchors, err := proveAnchors(key, opts.Anchors, msg, hashes)
-	return proofs, anchors, err
-}
-
-// seek finds the records that are wanted, and returns those of the first
-// signed with all of their hashes.
-func seek(dir, key string, signed int64, stop func() bool, want func([]byte) bool) ([]*Proof, *stack, error) {
-	v, err := note.NewVerifier(strings.TrimSpace(key))
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading the verifier key: %w", err)
-	}
-	c := &checker{dir: dir, key: v, sums: map[int64]string{}, stop: stop}
-	defer c.close()
-	if err := errors.Join(c.openNote(), c.list()); err != nil {
-		return nil, nil, err
-	}
-	s := newStack(c.kept)
-	var proofs []*Proof
-	for _, first := range c.starts {
-		f, err := c.lines(first)
-		if err != nil {
-			return nil, nil, err
-		}
-		found, err := s.lines(f, signed, want)
-		_ = f.Close() // it was only read
-		if err != nil {
-			return nil, nil, fmt.Errorf("reading %s: %w", c.nameOf(first), err)
-		}
-		proofs = append(proofs, found...)
-	}
-	return proofs, s, nil
-}
-
-// lines adds those of a segment, and returns the records that are wanted.
-func (s *stack) lines(r io.Reader, signed int64, want func([]byte) bool) ([]*Proof, error) {
-	var proofs []*Proof
-	in := bufio.NewReaderSize(r, maxLine+2)
-	for {
-		line, err := in.ReadSlice('\n')
-		if errors.Is(err, io.EOF) {
-			return proofs, nil // what is left is no whole line
-		}
-		if err != nil {
+	seq, isNumber := numberOf(id)
+	var err error
+	if !isNumber {
+		if seq, err = numberWith(dir, key, id, opts); err != nil {
 			return nil, err
 		}
-		line = line[:len(line)-1]
-		if want(line) && s.edge.n < signed {
-			proofs = append(proofs, &Proof{Record: bytes.Clone(line), Index: s.edge.n})
-		}
-		s.add(line)
 	}
+	p, err := proveOne(dir, key, seq, opts)
+	if isNumber || opts.Find == nil || err != nil && !errors.Is(err, ErrNotFound) || err == nil && hasID(p.Record, id) {
+		return p, err
+	}
+	opts.Find = nil // it was wrong
+	return Prove(dir, key, id, opts)
+}
+
+func proveOne(dir, key string, seq int64, opts Options) (*Proof, error) {
+	p, err := ProveRecords(dir, key, []int64{seq}, opts)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	if p.Covered() == 0 {
+		return nil, p.beyond(seq)
+	}
+	var out *Proof
+	err = p.Each(func(proof *Proof) error { out = proof; return nil })
+	return out, err
+}
+
+func numberOf(id string) (int64, bool) {
+	n, err := strconv.ParseInt(id, 10, 64)
+	return n, err == nil && n >= 0 && strconv.FormatInt(n, 10) == id
+}
+
+// numberWith returns that of the record with an id.
+func numberWith(dir, key, id string, opts Options) (int64, error) {
+	if opts.Find != nil {
+		return opts.Find(id)
+	}
+	v, err := verifier(key)
+	if err != nil {
+		return 0, err
+	}
+	c := &checker{dir: dir, key: v, sums: map[int64]string{}, stop: opts.Stop}
+	defer c.close()
+	if err := errors.Join(c.openNote(), c.list()); err != nil {
+		return 0, err
+	}
+	found := int64(-1)
+	err = c.each(func(n int64, line []byte) bool {
+		if hasID(line, id) {
+			found = n
+		}
+		return found < 0
+	})
+	if err == nil && found < 0 {
+		err = fmt.Errorf("%w: %s", ErrNotFound, id)
+	}
+	return found, err
 }
 
 func hasID(line []byte, id string) bool {
@@ -139,78 +100,19 @@ func hasID(line []byte, id string) bool {
 	return bytes.Contains(line, []byte(id)) && json.Unmarshal(line, &r) == nil && r.ID == id
 }
 
-// stack keeps every hash of a tree in memory, 64 bytes a record. Of records
-// that were removed it has the roots of their subtrees, which are all that a
-// proof of a later one needs.
-type stack struct {
-	edge   edge
-	base   map[int64]tlog.Hash // by where they are stored
-	from   int64               // where hashes begins
-	hashes []tlog.Hash
-}
-
-func newStack(kept checkpoint.Retention) *stack {
-	s := &stack{
-		edge: edge{n: kept.First, roots: slices.Clone(kept.Edge)}, base: map[int64]tlog.Hash{},
-		from: tlog.StoredHashCount(kept.First),
-	}
-	for i, at := range rootIndexes(kept.First) {
-		s.base[at] = kept.Edge[i]
-	}
-	return s
-}
-
-func (s *stack) add(line []byte) {
-	s.hashes = append(s.hashes, s.edge.add(tlog.RecordHash(line))...)
-}
-
-// ReadHashes implements [tlog.HashReader].
-func (s *stack) ReadHashes(at []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(at))
-	for i, x := range at {
-		switch h, ok := s.base[x]; {
-		case ok:
-			out[i] = h
-		case x < s.from || x-s.from >= int64(len(s.hashes)):
-			return nil, errors.New("the log has become shorter")
-		default:
-			out[i] = s.hashes[x-s.from]
-		}
-	}
-	return out, nil
-}
-
-// find returns the note of a tree.
-func find(dir, key string, tree tlog.Tree) ([]byte, error) {
+func verifier(key string) (note.Verifier, error) {
 	v, err := note.NewVerifier(strings.TrimSpace(key))
 	if err != nil {
 		return nil, fmt.Errorf("reading the verifier key: %w", err)
 	}
-	f, size, err := openRegular(filepath.Join(dir, "checkpoints"))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	h := newHistory(f, size)
-	for {
-		msg, err := h.read()
-		if err != nil {
-			return nil, err
-		}
-		if msg == nil {
-			return nil, errors.New("the checkpoint has gone")
-		}
-		if cp, err := checkpoint.Open(msg, v); err == nil && cp.Tree == tree {
-			return msg, nil
-		}
-	}
+	return v, nil
 }
 
 // Check reports whether p proves its record to be in the log of key.
 func (p *Proof) Check(key string) error {
-	v, err := note.NewVerifier(strings.TrimSpace(key))
+	v, err := verifier(key)
 	if err != nil {
-		return fmt.Errorf("reading the verifier key: %w", err)
+		return err
 	}
 	cp, err := checkpoint.Open(p.Checkpoint, v)
 	if err != nil {

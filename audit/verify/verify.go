@@ -29,6 +29,12 @@ type Options struct {
 	Anchors [][]byte
 	// Stop is asked while segments are read; true ends it with [ErrStopped]. nil never does.
 	Stop func() bool
+	// Find says which record has an id, for [Prove], and wraps [ErrNotFound] if none
+	// has. It need not be trusted: what it says is checked. nil reads the log.
+	Find func(id string) (int64, error)
+	// Tell is called by [Prove] and [ProveRecords] with why all of the log is verified
+	// and, when that was good, with what is wrong with its tree. nil tells nobody.
+	Tell func(error)
 
 	listed func() // called when the segments were listed, for tests
 }
@@ -43,9 +49,9 @@ var ErrStopped = errors.New("stopped before the end of the log")
 // The key has to come from somewhere else than dir: who rewrites a log can put
 // a key of their own beside it.
 func Verify(dir, key string, opts Options) (Report, error) {
-	verifier, err := note.NewVerifier(strings.TrimSpace(key))
+	verifier, err := verifier(key)
 	if err != nil {
-		return Report{}, fmt.Errorf("reading the verifier key: %w", err)
+		return Report{}, err
 	}
 	var anchors []checkpoint.Checkpoint
 	for i, msg := range opts.Anchors {

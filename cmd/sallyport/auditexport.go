@@ -32,7 +32,9 @@ func newAuditExport() *cobra.Command {
 (1.4: HTTP 4002 and DNS 4003 activity), ecs (Elastic Common Schema), cef, otlp (OTLP/HTTP JSON,
 a request a line) or parquet. These are views, and prove nothing. With --bundle it writes a ZIP
 archive instead that can be checked without the log: records, how their runs began and ended,
-proofs, policies, checkpoints, anchors, the public key, and a README that says how.
+proofs, policies, checkpoints, anchors, the public key, and a README that says how. What goes
+in is checked first, and of the rest of the log nothing: that no record was taken out of it is
+what sallyport audit verify tells.
 
 ` + filterHelp,
 		Example: `  sallyport audit export --format csv --run 01J... > run.csv
@@ -59,16 +61,9 @@ proofs, policies, checkpoints, anchors, the public key, and a README that says h
 				}
 				return exportTo(c, dir, file, format, f, j)
 			}
-			text, err := readKey(c, key)
-			if err != nil {
-				return err
-			}
-			kept, err := readAnchors(anchors, text)
-			if err != nil {
-				return err
-			}
-			return exportBundle(c, bundle, export.BundleConfig{
-				Dir: dir, Key: text, Policies: keptPolicies(c, inst), Filter: f, Anchors: kept.Anchors, Covered: covered, Now: time.Now(),
+			return exportBundle(c, bundle, key, anchors, export.BundleConfig{
+				Dir: dir, Policies: keptPolicies(c, inst), Filter: f, Covered: covered, Now: time.Now(),
+				Tell: tellWhole(c),
 			})
 		},
 	}
@@ -209,43 +204,67 @@ func byKind(counts map[audit.Kind]int64) string {
 	return query.Printable(strings.Join(parts, ", "))
 }
 
-func exportBundle(c *cobra.Command, path string, cfg export.BundleConfig) error {
-	tellBegin(c, cfg.Dir, cfg.Filter.Since)
-	asJSON, err := outputJSON(c)
+func exportBundle(c *cobra.Command, path, keyFile string, anchorFiles []string, cfg export.BundleConfig) error {
+	key, asJSON, err := checking(c, keyFile)
 	if err != nil {
 		return err
 	}
+	anchors, err := readAnchors(anchorFiles, key)
+	if err != nil {
+		return err
+	}
+	cfg.Key, cfg.Anchors = key, anchors.Anchors
+	var holes notices
+	asked := &holes
+	cfg.Find = func(f query.Filter) iter.Seq2[audit.Record, error] {
+		n := asked
+		asked = nil // what follows looks for what explains the records
+		return recordsOf(c, cfg.Dir, f, n)
+	}
+	tellBegin(c, cfg.Dir, cfg.Filter.Since)
 	f, err := create(path)
 	if err != nil {
 		return err
 	}
 	r, err := export.Bundle(c.Context(), f, cfg)
+	holes.tell(c, cfg.Dir)
 	if err == nil && r.Records == 0 {
 		err = emptyBundle(c, cfg, r)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		if errors.Is(err, export.ErrTooMany) {
-			err = usage(hint(err, "narrow it down: --run RUN, since= until="))
-		}
-		if c.Context().Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, verify.ErrStopped)) {
-			err = interrupted()
-		}
-		if errors.Is(err, export.ErrUncovered) {
-			err = hint(err, "a checkpoint is signed every half second: try again with until=, or leave them out with --covered")
-		}
-		return errors.Join(err, os.Remove(path))
+		return errors.Join(explainBundle(c, err), os.Remove(path))
 	}
 	if asJSON {
-		return printJSON(c.OutOrStdout(), r)
+		out, err := withHoles(r, holes.holes)
+		if err != nil {
+			return err
+		}
+		return printJSON(c.OutOrStdout(), out)
 	}
 	fmt.Fprintf(c.OutOrStdout(), "audit export: %s: %s %s, %s, %s%s\n", path, plural.Count(r.Records, "record"), plural.Of(r.Records, "with its proof", "with their proofs"), plural.Count(r.Policies, "policy"), plural.Count(r.Runs, "run"), anchorsIn(r))
 	if r.Uncovered > 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s left out, since no checkpoint covers %s yet: %s\n", plural.Count(r.Uncovered, "record")+plural.Of(r.Uncovered, " was", " were"), plural.Of(r.Uncovered, "it", "them"), byKind(r.LeftOut))
 	}
+	fmt.Fprintf(c.ErrOrStderr(), "sallyport: checked is what is in it; that no other record was changed or taken out of the log: %s\n", hintedAt(c, "sallyport audit verify"))
 	for _, d := range r.Absent {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: policy %s was not found: --policies DIR\n", query.Printable(d))
 	}
 	return nil
+}
+
+// explainBundle says what to do where no bundle was made.
+func explainBundle(c *cobra.Command, err error) error {
+	switch {
+	case errors.Is(err, export.ErrTooMany):
+		return usage(hint(err, "narrow it down: --run RUN, since= until="))
+	case c.Context().Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, verify.ErrStopped)):
+		return interrupted()
+	case errors.Is(err, export.ErrUncovered):
+		return hint(err, "a checkpoint is signed every half second: try again with until=, or leave them out with --covered")
+	case errors.Is(err, export.ErrNotAsFound):
+		return hint(err, "%s --index FILE, which is not there yet", c.CommandPath())
+	}
+	return err
 }
 
 // emptyBundle says why there is nothing to prove: an archive without a record would

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,9 +113,12 @@ func newAuditProve() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "prove ID",
 		Short: "Print a proof that one record is in the log, for somebody who has nothing else of it",
-		Long: `Prove checks the whole log and prints the record's line, its path through the Merkle tree in the
-form of C2SP's tlog-proof, and a signed checkpoint. Who has the public key checks it with
-sallyport audit verify --proof, and needs nothing else of the log. ID is an id or a number.`,
+		Long: `Prove prints the record's line, its path through the Merkle tree in the form of C2SP's tlog-proof,
+and the newest signed checkpoint. Who has the public key checks it with sallyport audit verify
+--proof, and needs nothing else of the log. ID is an id or a number.
+The proof is checked in the same way before it is printed. Of the rest of the log nothing is
+checked: that is sallyport audit verify. Only where what is stored makes no good proof, the whole
+log is verified as that does, and the proof made out of all records if they are good.`,
 		Example: `  sallyport audit prove 01JJX0000000000000000000F0 > proof
   sallyport audit verify --key ./audit.pub --proof ./proof`,
 		Args: exactArgs(1),
@@ -127,14 +131,14 @@ sallyport audit verify --proof, and needs nothing else of the log. ID is an id o
 			if err != nil {
 				return err
 			}
-			p, err := verify.Prove(dir, text, query.Spell("id", args[0]), verify.Options{Stop: stopOf(c)})
+			p, err := verify.Prove(dir, text, query.Spell("id", args[0]), verify.Options{Stop: stopOf(c), Find: numberIn(c, dir), Tell: tellWhole(c)})
 			switch {
-			case errors.Is(err, verify.ErrStopped):
+			case errors.Is(err, verify.ErrStopped), errors.Is(err, context.Canceled):
 				return interrupted()
 			case errors.Is(err, verify.ErrNotFound):
 				return notWhole(c, dir, args[0], err)
 			case errors.Is(err, verify.ErrNotCovered):
-				return hint(err, "a checkpoint is signed every half second while the gateway runs: try again")
+				return hint(err, "a checkpoint is signed every half second while the gateway runs: try again; else sallyport audit verify tells why")
 			case err != nil:
 				return hint(err, "sallyport audit verify")
 			case asJSON:
@@ -149,6 +153,31 @@ sallyport audit verify --proof, and needs nothing else of the log. ID is an id o
 	return c
 }
 
+// numberIn finds a record by its id, with the help of an index if there is one.
+func numberIn(c *cobra.Command, dir string) func(id string) (int64, error) {
+	return func(id string) (int64, error) {
+		for r, err := range recordsOf(c, dir, query.Where("id", id), nil) {
+			if _, bad := errors.AsType[*query.LineError](err); bad {
+				continue // it may be another
+			}
+			return int64(r.Seq), err
+		}
+		return 0, fmt.Errorf("%w: %s", verify.ErrNotFound, id)
+	}
+}
+
+// tellWhole says why all of the log is verified, which takes its time, and what is
+// wrong with its tree.
+func tellWhole(c *cobra.Command) func(error) {
+	return func(err error) {
+		if bad, ok := errors.AsType[*verify.Problem](err); ok && bad.Fault == verify.BadTree {
+			fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s\n", query.Printable(err.Error()))
+			return
+		}
+		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s: the whole log is verified instead\n", query.Printable(err.Error()))
+	}
+}
+
 // notWhole explains why a record was not found where an id has to be whole.
 func notWhole(c *cobra.Command, dir, asked string, err error) error {
 	begin, stopped := beginning(c, dir, "id", asked)
@@ -161,7 +190,7 @@ func notWhole(c *cobra.Command, dir, asked string, err error) error {
 	if b := beginOf(c, dir); b.seq > 0 {
 		err = fmt.Errorf("%w; %v", err, b)
 	}
-	return usage(hint(err, "sallyport audit query lists records; an id has to be whole here"))
+	return usage(hint(err, "sallyport audit query lists records, and sallyport audit verify tells whether any is missing; an id has to be whole here"))
 }
 
 // proofJSON is a proof for a program.

@@ -43,7 +43,7 @@ var allowed = map[string][]string{
 	"audit/query":        {"audit", "audit/checkpoint", "audit/segment", "rules", "rules/near", "rules/plural", "rules/target", "rules/visible"},
 	"audit/index":        {"audit", "audit/query"},
 	"audit/answer":       {"audit", "audit/index", "audit/query"},
-	"audit/export":       {"audit", "audit/query", "audit/verify"},
+	"audit/export":       {"audit", "audit/checkpoint", "audit/query", "audit/verify"},
 	"audit/ship":         {"audit", "audit/query", "audit/export"},
 	"certs":              {"control/durable", "rules/target"},
 	"control":            {"control/durable", "control/silence"},
