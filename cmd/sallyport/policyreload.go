@@ -39,7 +39,7 @@ Exit codes: 0 everything that was read is in force; 1 something was refused; 2 u
 			if asJSON {
 				err = printJSON(c.OutOrStdout(), out)
 			} else {
-				err = printReload(c.OutOrStdout(), c.ErrOrStderr(), out)
+				err = printReload(c.OutOrStdout(), c.ErrOrStderr(), inst, out)
 			}
 			if err == nil && !out.ok() {
 				err = &exitError{code: exitFailed}
@@ -61,18 +61,18 @@ func (o *reloadOut) ok() bool {
 	return o.Credentials == "ok"
 }
 
-func printReload(w, errw io.Writer, out reloadOut) error {
+func printReload(w, errw io.Writer, inst instance, out reloadOut) error {
 	rows := [][]string{{"CELL", "OUTCOME", "POLICY", "FILE"}}
 	for _, r := range out.Runs {
 		rows = append(rows, []string{r.Cell, r.Outcome, short(r.Policy), r.File})
 		if r.Error != "" {
 			fmt.Fprintf(errw, "sallyport: error: cell %s keeps its policy: %s\n", r.Cell, r.Error)
-			fmt.Fprintf(errw, "sallyport: hint: sallyport policy lint %s\n", cmp.Or(r.File, "FILE"))
+			fmt.Fprintf(errw, "sallyport: hint: %s\n", inst.typed("policy lint "+cmp.Or(r.Lint, r.File, "FILE")))
 		}
 	}
 	if out.Credentials != "ok" {
 		fmt.Fprintf(errw, "sallyport: error: the credentials stay as they were: %s\n", out.Credentials)
-		fmt.Fprintln(errw, "sallyport: hint: sallyport credential ls")
+		fmt.Fprintln(errw, "sallyport: hint: "+inst.typed("credential ls"))
 	} else {
 		fmt.Fprintln(w, "credentials: ok")
 	}

@@ -334,7 +334,7 @@ func printReplay(w io.Writer, r *replay) {
 	printWrapped(w, "", fmt.Sprintf("%s: %d the same, %d newly allowed, %d newly denied, %d with another credential, %d undecided",
 		plural.Count(r.Replayed, "recorded request"), r.Same, counts["newly_allowed"], counts["newly_denied"], counts["credential"], counts["undecided"]))
 	if r.Otherwise > 0 {
-		printWrapped(w, "", fmt.Sprintf("%d of them %s decided in another way than %s decides now: another policy was in force.", r.Otherwise, plural.Of(r.Otherwise, "was", "were"), r.Old.File))
+		printWrapped(w, "", fmt.Sprintf("%d of them %s decided in another way than %s decides now: another policy was in force, or an approval.", r.Otherwise, plural.Of(r.Otherwise, "was", "were"), r.Old.File))
 	}
 	whys := map[string]int{}
 	for _, x := range r.Undecided {

@@ -88,20 +88,24 @@ func TestReloadHintsWhatToType(t *testing.T) {
 		"in force": {reloadOut{Credentials: "ok", Runs: []reloadedRun{{Cell: "c1", Outcome: kept, File: "p.yaml"}}}, ""},
 		"refused": {
 			reloadOut{Credentials: "ok", Runs: []reloadedRun{{Cell: "c1", Outcome: refused, File: "p.yaml", Error: "p.yaml:1:1: empty"}}},
-			"sallyport: error: cell c1 keeps its policy: p.yaml:1:1: empty\nsallyport: hint: sallyport policy lint p.yaml\n",
+			"sallyport: error: cell c1 keeps its policy: p.yaml:1:1: empty\nsallyport: hint: sallyport --instance lab policy lint p.yaml\n",
+		},
+		"refused under a floor": {
+			reloadOut{Credentials: "ok", Runs: []reloadedRun{{Cell: "c1", Outcome: refused, File: "p.yaml", Error: "no", Lint: "--floor org.yaml p.yaml"}}},
+			"sallyport: error: cell c1 keeps its policy: no\nsallyport: hint: sallyport --instance lab policy lint --floor org.yaml p.yaml\n",
 		},
 		"refused without a file": {
 			reloadOut{Credentials: "ok", Runs: []reloadedRun{{Cell: "c1", Outcome: refused, Error: "gone"}}},
-			"sallyport: error: cell c1 keeps its policy: gone\nsallyport: hint: sallyport policy lint FILE\n",
+			"sallyport: error: cell c1 keeps its policy: gone\nsallyport: hint: sallyport --instance lab policy lint FILE\n",
 		},
 		"credentials": {
 			reloadOut{Credentials: "c.yaml:1:1: empty"},
-			"sallyport: error: the credentials stay as they were: c.yaml:1:1: empty\nsallyport: hint: sallyport credential ls\n",
+			"sallyport: error: the credentials stay as they were: c.yaml:1:1: empty\nsallyport: hint: sallyport --instance lab credential ls\n",
 		},
 	}
 	for name, tt := range tests {
 		var out, errs strings.Builder
-		must(t, printReload(&out, &errs, tt.out))
+		must(t, printReload(&out, &errs, instance{"lab"}, tt.out))
 		if errs.String() != tt.want {
 			t.Errorf("%s: %s\nwant %s", name, errs.String(), tt.want)
 		}
