@@ -182,6 +182,12 @@ func Damaged(err error) bool {
 	return ok && (damaged(err) || bad.Code() == codeMoved || bad.Code() == codeShort || bad.Code() == codeNoFile)
 }
 
+// Full reports whether there was no room for the index.
+func Full(err error) bool {
+	bad, ok := errors.AsType[*sqlite.Error](err)
+	return ok && bad.Code()&0xff == codeFull || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
 // damaged reports whether an error says that the file is no whole database.
 func damaged(err error) bool {
 	bad, ok := errors.AsType[*sqlite.Error](err)
@@ -191,6 +197,7 @@ func damaged(err error) bool {
 // SQLite's result codes.
 const (
 	codeCorrupt = 11
+	codeFull    = 13
 	codeNotADB  = 26
 	codeShort   = 522  // SQLITE_IOERR_SHORT_READ
 	codeMoved   = 1032 // SQLITE_READONLY_DBMOVED

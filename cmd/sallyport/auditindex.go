@@ -66,7 +66,7 @@ func indexed(c *cobra.Command, dir string, use func(*index.Index) error) (res in
 		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, index.ErrShared):
 			err = hint(err, "%s --index FILE, in a directory that you may write to", c.CommandPath())
 		}
-		return res, err
+		return res, explainFull(c, err)
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
 	out := &tally{w: c.OutOrStdout()}
@@ -109,7 +109,7 @@ func answered(c *cobra.Command, x *index.Index, use func(*index.Index) error) (i
 		if errors.Is(err, context.Canceled) {
 			err = hint(err, "what was read stays: %s goes on from there", commandLine())
 		}
-		return res, err
+		return res, explainFull(c, err)
 	}
 	for _, d := range res.Damaged {
 		fmt.Fprintf(c.ErrOrStderr(), "sallyport: %s is damaged: its records from %d on are left out (line %d)\n", d.File, d.Seq, d.Line)
@@ -120,6 +120,14 @@ func answered(c *cobra.Command, x *index.Index, use func(*index.Index) error) (i
 		tellLater(c, l.Seq, l.Schema)
 	}
 	return res, use(x)
+}
+
+// explainFull says where an index can be that has no room.
+func explainFull(c *cobra.Command, err error) error {
+	if index.Full(err) {
+		err = hint(err, "%s --index FILE, on a disk with room", c.CommandPath())
+	}
+	return err
 }
 
 // explainNone makes a usage error of a question about what is not there.
