@@ -244,15 +244,12 @@ func (f *fault) error() error {
 func (l *Log) failed(err error, records int) {
 	now := l.cfg.Now()
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.fault == nil {
 		l.fault = &fault{since: now, cause: err}
 	}
 	l.fault.last = err
 	l.fault.refused += records
-	l.mu.Unlock()
-	if records > 0 {
-		l.keepRefusals()
-	}
 }
 
 // before is what stands before a batch's own lines: the gap record of a fault,
@@ -289,6 +286,7 @@ func (l *Log) commit(batch []*entry, self *entry) {
 	if err != nil {
 		l.failed(err, l.refused(batch))
 		l.tell(batch, self, err)
+		l.keepRefusals() // by who writes: this may hang as a record does
 	}
 }
 

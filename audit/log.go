@@ -92,7 +92,7 @@ var ErrLocked = errors.New("another process is writing this log")
 
 // Log appends records. It is safe for use by many goroutines.
 //
-// Locks are taken in the order tidying, marks, turn, mu; that of refusals between marks and mu.
+// Locks are taken in the order tidying, marks, turn, mu; that of refusals before mu alone.
 type Log struct {
 	*Hasher
 	cfg  Config

@@ -29,7 +29,7 @@ type refusals struct {
 
 // refusalFile keeps them. The zero refusalFile does not.
 type refusalFile struct {
-	mu sync.Mutex // guards f; held over I/O. It is taken after marks, and before mu.
+	mu sync.Mutex // guards f; held over I/O. It is taken before mu, with nothing else.
 	f  file
 }
 
