@@ -88,7 +88,11 @@ func Write(w io.Writer, format string, recs iter.Seq2[audit.Record, error], cfg 
 		}
 		n++
 	}
-	if err := errors.Join(f.close(), out.Flush()); err != nil {
+	err = f.close()
+	if err == nil { // else the same again
+		err = out.Flush()
+	}
+	if err != nil {
 		return n, fmt.Errorf("exporting: %w", err)
 	}
 	return n, errors.Join(bad...)

@@ -135,7 +135,10 @@ func exportTo(c *cobra.Command, dir, file, format string, f query.Filter, j *que
 	}
 	err = explainJQ(err)
 	if out != nil {
-		if err = errors.Join(err, out.Close()); err != nil && n == 0 {
+		if err = errors.Join(err, out.Close()); isFull(err) {
+			err = hint(err, "%s --file FILE, on a disk with room", c.CommandPath())
+		}
+		if err != nil && (n == 0 || isFull(err)) { // of what is damaged, what can be read stays
 			err = errors.Join(err, os.Remove(file))
 		}
 	}
