@@ -298,7 +298,7 @@ func wordFor(reason string) string {
 	switch reason {
 	case "audit_unavailable":
 		return "because it could not be recorded"
-	case "limit", "body_too_large":
+	case "limit", "body_too_large", "head_too_large":
 		return "over a limit"
 	case "broker_unavailable", "credential_unavailable":
 		return "for want of a credential"

@@ -71,6 +71,8 @@ func kindOf(r rules.Reason) (status int, class, what string) {
 		return http.StatusTooManyRequests, "connection_limit_reached", "is over a limit"
 	case rules.BodyTooLarge:
 		return http.StatusRequestEntityTooLarge, "http_request_error", "has a larger body than is allowed"
+	case rules.HeadTooLarge:
+		return http.StatusRequestHeaderFieldsTooLarge, "http_request_error", "has a larger head (path, query and fields) than is allowed"
 	case rules.PrivateIP:
 		return http.StatusForbidden, "destination_ip_prohibited", "resolves to an address that is not allowed"
 	case rules.PlaceholderLeak:

@@ -1,6 +1,8 @@
 package proxy_test
 
-// keyLimits are the five limits, in each of the three places where they can stand.
+import "strings"
+
+// keyLimits are the six limits, in each of the three places where they can stand.
 func keyLimits() []keyCase {
 	out := []keyCase{}
 	places := map[string]func(string) string{
@@ -41,6 +43,10 @@ func keyLimits() []keyCase {
 			keyCase{
 				keys: []string{place + ".request_body"}, with: policy("request_body: 1KiB"), twin: policy("request_body: 2KiB"),
 				asks: []keyAsk{get("/", okIn, okIn), post("/", "413 body_too_large: body_too_large ok", okIn)},
+			},
+			keyCase{
+				keys: []string{place + ".request_head"}, with: policy("request_head: 1KiB"), twin: policy("request_head: 4KiB"),
+				asks: []keyAsk{get("/", okIn, okIn), get("/"+strings.Repeat("p", 2<<10), "431 head_too_large: head_too_large ok", okIn)},
 			},
 			keyCase{
 				keys: []string{place + ".concurrent"}, with: policy("concurrent: 1"), twin: policy("concurrent: 2"),

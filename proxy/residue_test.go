@@ -18,8 +18,10 @@ metadata: {name: lab}
 rules:
   - {id: narrow, reason: x, allow: {host: ok.test, ports: [80, 443], paths: [/status], query: [{name: q, present: false}]}}
   - {id: few, reason: x, allow: {host: any.test, ports: [80, 443]}, limits: {requests: 2/day}}
+  - {id: short, reason: x, allow: {host: short.test, ports: [80, 443]}, limits: {request_head: 1KiB}}
 `
 	long := strings.Repeat(canary, 512+1) // 16 KiB and 32 octets
+	kib := strings.Repeat(canary, 32)
 	tests := []struct {
 		name, host, target, header, value string
 		status                            int
@@ -31,6 +33,11 @@ rules:
 		{"long path", "any.test", "/" + long, "", "", 400, "bad_request"},
 		{"long query", "any.test", "/?" + strings.Repeat(long, 4), "", "", 431, "limit"},
 		{"long field", "any.test", "/", "X-Note", strings.Repeat(long, 4), 431, "limit"},
+		{"path over the rule's request_head", "short.test", "/" + kib, "", "", 431, "head_too_large"},
+		{"query over it", "short.test", "/?" + kib, "", "", 431, "head_too_large"},
+		{"field over it", "short.test", "/", "X-Note", kib, 431, "head_too_large"},
+		{"Cookie over it", "short.test", "/", "Cookie", "a=" + kib, 431, "head_too_large"},
+		{"under it", "short.test", "/" + kib[:512], "X-Note", canary, 200, ""},
 		{"first", "any.test", "/" + canary, "", "", 200, ""},
 		{"second", "any.test", "/" + canary, "", "", 200, ""},
 		{"one more", "any.test", "/" + canary, "", "", 429, "limit"},
@@ -49,7 +56,7 @@ rules:
 			l := newLab(t)
 			l.setPolicy(policy)
 			o := &witness{}
-			for _, h := range []string{"ok.test", "any.test"} {
+			for _, h := range []string{"ok.test", "any.test", "short.test"} {
 				l.serveOrigin(h, w.h2, o)
 			}
 			client := w.client(l)

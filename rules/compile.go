@@ -280,6 +280,8 @@ func (c *compiler) checkBlind(r *Rule) {
 		c.fault(field, "%s does not look at requests, so paths cannot be judged", what)
 	case len(r.Conditions) > 0:
 		c.fault(field, "%s does not look at requests, so headers and queries cannot be judged", what)
+	case r.Limits.Head > 0:
+		c.fault(field, "%s does not look at requests, so the size of their heads cannot be limited: say sent", what)
 	case r.Limits.Body > 0:
 		c.fault(field, "%s does not look at requests, so the size of their bodies cannot be limited: say sent", what)
 	}

@@ -7,6 +7,7 @@ const (
 	MethodsTerm = "methods"
 	PathsTerm   = "paths"
 	BodyTerm    = "request_body"
+	HeadTerm    = "request_head"
 )
 
 // Terms returns what a rule asks of a request to its hosts and ports, in the words
@@ -47,6 +48,9 @@ func (r *Rule) terms(want func(met bool) bool, req *Request) (list []string) {
 	}
 	if r.Limits.Body > 0 {
 		add(BodyTerm, func() bool { return req.Length <= r.Limits.Body })
+	}
+	if r.Limits.Head > 0 {
+		add(HeadTerm, func() bool { return req.HeadOctets() <= r.Limits.Head })
 	}
 	return list
 }

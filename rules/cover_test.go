@@ -14,10 +14,10 @@ func TestUnmet(t *testing.T) {
 	mode := rules.Condition{In: rules.InHeader, Name: "X-Mode", Test: rules.Equals, Value: "dry"}
 	allow := rules.Rule{
 		Action: rules.AllowAction, Hosts: here, Ports: []uint16{443}, Methods: []string{"POST"}, Paths: paths,
-		Conditions: []rules.Condition{mode}, Limits: rules.Limits{Body: 10}, Expires: 100,
+		Conditions: []rules.Condition{mode}, Limits: rules.Limits{Body: 10, Head: 100}, Expires: 100,
 	}
 	deny := rules.Rule{Hosts: here, Methods: []string{"POST"}, Paths: paths, Conditions: []rules.Condition{mode}}
-	if diff := cmp.Diff([]string{"methods", "paths", "header X-Mode with a value", "request_body"}, allow.Terms()); diff != "" {
+	if diff := cmp.Diff([]string{"methods", "paths", "header X-Mode with a value", "request_body", "request_head"}, allow.Terms()); diff != "" {
 		t.Error(diff)
 	}
 	dry := map[string][]string{"X-Mode": {"dry"}}

@@ -301,15 +301,21 @@ func (p *Policy) fetch(r *Request) Decision {
 	case d.Credential != "" && !r.Secure:
 		d.Verdict, d.Reason = Deny, CredentialNeedsTLS
 	}
-	if d.Verdict != Deny && r.Length > 0 {
+	if d.Verdict != Deny {
 		return tooLarge(r, d)
 	}
 	return d
 }
 
-// tooLarge refuses a request that declares more body than it may have.
+// tooLarge refuses a request whose head is larger than it may be, or that declares more
+// body than it may have.
 func tooLarge(r *Request, d Decision) Decision {
-	if most := d.BodyLimit(); most > 0 && r.Length > most {
+	if d.Limits == nil && d.Totals == nil {
+		return d
+	}
+	if most := d.HeadLimit(); most > 0 && r.HeadOctets() > most {
+		d.Verdict, d.Reason = Deny, HeadTooLarge
+	} else if most := d.BodyLimit(); most > 0 && r.Length > most {
 		d.Verdict, d.Reason = Deny, BodyTooLarge
 	}
 	return d

@@ -3,13 +3,14 @@ package rules
 import "slices"
 
 // Limits bound what one rule admits for one run. The zero Limits bound nothing.
-// All but Body are counted outside of [Policy.Decide], which has no memory.
+// All but Body and Head are counted outside of [Policy.Decide], which has no memory.
 type Limits struct {
 	Requests   Rate // requests, and streams that nobody looks into
 	Sent       Rate // octets, sandbox to upstream
 	Received   Rate // octets, upstream to sandbox
 	Concurrent int64
 	Body       int64 // octets of one request's body
+	Head       int64 // octets of one request's head: see [Request.HeadOctets]
 }
 
 // Rate is so much in any period of so many seconds, 0 for no bound. The period is one
@@ -44,19 +45,26 @@ func (l Limits) IsZero() bool { return l == Limits{} }
 
 // BodyLimit returns how many octets of body an admitted request may have, 0 for
 // any number.
-func (d *Decision) BodyLimit() (most int64) {
-	lower := func(n int64) {
-		if n > 0 && (most == 0 || n < most) {
+func (d *Decision) BodyLimit() int64 { return d.lowest(func(l *Limits) int64 { return l.Body }) }
+
+// HeadLimit returns how many octets of head an admitted request may have, 0 for
+// any number.
+func (d *Decision) HeadLimit() int64 { return d.lowest(func(l *Limits) int64 { return l.Head }) }
+
+// lowest returns the lowest of a limit that is in force, 0 for none.
+func (d *Decision) lowest(of func(*Limits) int64) (most int64) {
+	lower := func(l *Limits) {
+		if n := of(l); n > 0 && (most == 0 || n < most) {
 			most = n
 		}
 	}
 	if d.Limits != nil {
-		lower(d.Limits.Body)
+		lower(d.Limits)
 	}
 	if d.Totals != nil {
-		lower(d.Totals.Floor.Body)
-		lower(d.Totals.Policy.Body)
-		lower(d.Totals.Run.Body)
+		lower(&d.Totals.Floor)
+		lower(&d.Totals.Policy)
+		lower(&d.Totals.Run)
 	}
 	return most
 }
@@ -103,7 +111,7 @@ func (p *Policy) Limited() bool {
 }
 
 func (c *compiler) checkLimits(l *Limits) {
-	for _, r := range []Rate{l.Requests, l.Sent, l.Received, {l.Concurrent, Periods[0]}, {l.Body, Periods[0]}} {
+	for _, r := range []Rate{l.Requests, l.Sent, l.Received, {l.Concurrent, Periods[0]}, {l.Body, Periods[0]}, {l.Head, Periods[0]}} {
 		if r.N < 0 || r.N > 0 && !slices.Contains(Periods[:], r.Period) {
 			c.fault("limits", "%d in %d seconds is no limit", r.N, r.Period)
 		}

@@ -76,7 +76,7 @@ func (p *Policy) letThrough(r *Request, d Decision) Decision {
 	case r.Question == Fetch && neverMethod(r.Method):
 		return d
 	case r.Question == Fetch:
-		if out = p.judgeCarries(r, &out); out.Verdict == Deny || r.Length <= 0 {
+		if out = p.judgeCarries(r, &out); out.Verdict == Deny {
 			return out
 		}
 		return tooLarge(r, out)

@@ -28,6 +28,7 @@ const (
 	BadRequest         Reason = "bad_request"
 	Limit              Reason = "limit"
 	BodyTooLarge       Reason = "body_too_large"
+	HeadTooLarge       Reason = "head_too_large"
 	PlaceholderLeak    Reason = "placeholder_leak"
 	ForeignCredential  Reason = "foreign_credential"
 	CredentialMismatch Reason = "credential_mismatch"    //nolint:gosec // a word, no secret: the broker's own lock refused
@@ -47,7 +48,7 @@ func Reasons() []Reason {
 		Allowed, Learned, NoPolicy, UnknownCell, HostNotAllowed, AddressNotAllowed, PortNotAllowed,
 		ProtocolNotAllowed, MethodNotAllowed, PathNotAllowed, PathAmbiguous, QueryNotAllowed,
 		QueryAmbiguous, HeaderNotAllowed, DeniedByRule, RuleExpired,
-		PrivateIP, AuthorityMismatch, TypeNotAllowed, BadRequest, Limit, BodyTooLarge, PlaceholderLeak, ForeignCredential,
+		PrivateIP, AuthorityMismatch, TypeNotAllowed, BadRequest, Limit, BodyTooLarge, HeadTooLarge, PlaceholderLeak, ForeignCredential,
 		CredentialMismatch, CredentialRevoked, CredentialNeedsTLS, CredentialUnavail, BrokerUnavailable, AuditUnavailable,
 		ClientRejectedCA, NoRequest, ClientGone,
 	}

@@ -124,6 +124,18 @@ type Request struct {
 	Now     int64 // seconds since the Unix epoch
 }
 
+// HeadOctets counts the octets of a request's method, path, query, and of the names and
+// values of its fields: what of a head carries anything, in any HTTP, and nothing between.
+func (r *Request) HeadOctets() int64 {
+	n := len(r.Method) + len(r.Path.String()) + len(r.Query)
+	for name, values := range r.Header {
+		for _, v := range values {
+			n += len(name) + len(v)
+		}
+	}
+	return int64(n)
+}
+
 // Carry says that a request holds something in a credential's place, or a
 // credential's placeholder anywhere. The broker knows the places.
 type Carry struct {

@@ -3,6 +3,7 @@ package rules_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -276,6 +277,46 @@ func TestBodyLimits(t *testing.T) {
 		req.Length = tt.length
 		if got := compile(t, tt.src).Decide(req); got.Reason != tt.reason {
 			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+}
+
+// EX-04: what a head carries has a limit of its own, by whoever sets it.
+func TestHeadLimits(t *testing.T) {
+	rule := rules.Rule{ID: "r", Action: rules.AllowAction, Hosts: hosts(t, "a.test"), Ports: []uint16{443}, Limits: rules.Limits{Head: 100}}
+	only := func(totals rules.Totals) rules.Source {
+		plain := rule
+		plain.Limits = rules.Limits{}
+		return rules.Source{Rules: []rules.Rule{plain}, Totals: totals}
+	}
+	own := rules.Source{Rules: []rules.Rule{rule}}
+	fifty := rules.Limits{Head: 50}
+	tests := []struct {
+		name                string
+		src                 rules.Source
+		path, query, fields int // octets of each
+		reason              rules.Reason
+	}{
+		{"at the limit", own, 40, 30, 27, rules.Allowed}, // and GET
+		{"over it by a field", own, 40, 30, 28, rules.HeadTooLarge},
+		{"over it by the query", own, 40, 31, 27, rules.HeadTooLarge},
+		{"over it by the path", own, 41, 30, 27, rules.HeadTooLarge},
+		{"over the floor's", only(rules.Totals{Floor: fifty}), 1, 0, 47, rules.HeadTooLarge},
+		{"at the floor's", only(rules.Totals{Floor: fifty}), 1, 0, 46, rules.Allowed},
+		{"over the policy's", only(rules.Totals{Policy: fifty}), 1, 47, 0, rules.HeadTooLarge},
+		{"over the run's", rules.Source{Rules: []rules.Rule{rule}, Totals: rules.Totals{Run: fifty}}, 48, 0, 0, rules.HeadTooLarge},
+		{"over the floor's, observed", rules.Source{Observe: true, Totals: rules.Totals{Floor: fifty}}, 48, 0, 0, rules.HostNotAllowed},
+		{"at the floor's, observed", rules.Source{Observe: true, Totals: rules.Totals{Floor: fifty}}, 47, 0, 0, rules.Allowed},
+		{"no limit", only(rules.Totals{}), 1000, 1000, 1000, rules.Allowed},
+	}
+	for _, tt := range tests {
+		req := fetchOf(t, "GET", "a.test", "/"+strings.Repeat("p", tt.path-1))
+		req.Query = strings.Repeat("q", tt.query)
+		if tt.fields > 0 {
+			req.Header = map[string][]string{"X-A": {strings.Repeat("v", tt.fields-3)}}
+		}
+		if got := compile(t, tt.src).Decide(req); got.Reason != tt.reason {
+			t.Errorf("%s: %+v, want %s", tt.name, got, tt.reason)
 		}
 	}
 }

@@ -20,8 +20,8 @@ func newPolicyTest() *cobra.Command {
 		Long: `Test runs the tests of policies and of the files that they include, and prints as go test does:
 what fails, a statement under never that does not hold among it, and a line for each file; with -v
 each test. With --cover it names the rules that decide no test, and those methods, paths, headers,
-parameters and request_body of a rule for which alone no test is turned away (of a deny rule: let
-past). These leave the exit code as it is.
+parameters, request_body and request_head of a rule for which alone no test is turned away (of a
+deny rule: let past). These leave the exit code as it is.
 Exit codes: 0 all hold, and with --cover every rule is tested; 1 not so; 2 a file is wrong.`,
 		Example: `  sallyport policy test policy.yaml
   sallyport policy test -v --cover policy.yaml

@@ -105,6 +105,7 @@ var limitsForm = &form{what: "limits", extra: object{"minProperties": 1}, keys: 
 	{name: "received", form: sizesForm, doc: "octets to the sandbox", absent: "no limit"},
 	{name: "concurrent", form: countForm, doc: "requests and streams at a time", absent: "no limit"},
 	{name: "request_body", form: sizeForm, doc: "octets of one request's body", absent: "no limit"},
+	{name: "request_head", form: sizeForm, doc: "octets of one request's method, path, query and header fields", absent: "no limit"},
 }}
 
 func conditionForm(name *form) *form {

@@ -20,9 +20,10 @@ func (f *file) limits(dst *rules.Limits) func(ast.Node) {
 			{name: "received", read: f.rate(&dst.Received, "1GiB/hour", parseSize)},
 			{name: "concurrent", read: f.count(&dst.Concurrent)},
 			{name: "request_body", read: f.size(&dst.Body)},
+			{name: "request_head", read: f.size(&dst.Head)},
 		})
 		if seen != nil && len(seen) == 0 {
-			f.errorf(n, "limits that limit nothing; leave them out, or say requests, sent, received, concurrent or request_body")
+			f.errorf(n, "limits that limit nothing; leave them out, or say requests, sent, received, concurrent, request_body or request_head")
 		}
 	}
 }
@@ -91,6 +92,9 @@ func limitsOver(l, defaults rules.Limits, blind bool) rules.Limits {
 	}
 	if l.Body == 0 && !blind {
 		l.Body = defaults.Body
+	}
+	if l.Head == 0 && !blind {
+		l.Head = defaults.Head
 	}
 	return l
 }
@@ -162,5 +166,8 @@ func (w *writer) limits(level int, l rules.Limits) {
 	}
 	if l.Body > 0 {
 		w.text(level, "request_body", formatSize(l.Body))
+	}
+	if l.Head > 0 {
+		w.text(level, "request_head", formatSize(l.Head))
 	}
 }

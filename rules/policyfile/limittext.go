@@ -10,7 +10,7 @@ import (
 // of the key; a Rate of Period 0 is about a number at a time.
 func LimitText(name string, r rules.Rate) string {
 	text := strconv.FormatInt(r.N, 10)
-	if name == "sent" || name == "received" || name == "request_body" {
+	if name == "sent" || name == "received" || name == "request_body" || name == "request_head" {
 		text = formatSize(r.N)
 	}
 	for _, p := range periods {
@@ -25,7 +25,7 @@ func LimitText(name string, r rules.Rate) string {
 func LimitTexts(l rules.Limits) map[string]string {
 	out := map[string]string{}
 	for name, r := range map[string]rules.Rate{
-		"requests": l.Requests, "sent": l.Sent, "received": l.Received, "concurrent": {N: l.Concurrent}, "request_body": {N: l.Body},
+		"requests": l.Requests, "sent": l.Sent, "received": l.Received, "concurrent": {N: l.Concurrent}, "request_body": {N: l.Body}, "request_head": {N: l.Head},
 	} {
 		if r.N > 0 {
 			out[name] = LimitText(name, r)

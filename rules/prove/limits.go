@@ -44,6 +44,7 @@ func limitChanges(was, is *rules.Limits) []LimitChange {
 		{"received", was.Received, is.Received},
 		{"concurrent", rules.Rate{N: was.Concurrent}, rules.Rate{N: is.Concurrent}},
 		{"request_body", rules.Rate{N: was.Body}, rules.Rate{N: is.Body}},
+		{"request_head", rules.Rate{N: was.Head}, rules.Rate{N: is.Head}},
 	}
 	return slices.DeleteFunc(all, func(l LimitChange) bool { return l.Old == l.New })
 }
