@@ -216,28 +216,50 @@ func wantedBy(f query.Filter) *wanted {
 	if !f.Until.IsZero() {
 		w.until = nanos(f.Until)
 	}
-	ok := true
-	f.Terms(func(field, op string, values []string) {
-		ok = ok && !slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) })
-		if op == "word" {
-			w.own.add(word(values))
-			return
-		}
-		i := slices.IndexFunc(columns, func(c column) bool { return strings.Trim(c.name, `"`) == field })
-		if i < 0 {
-			ok = false
-			return
-		}
-		to := &w.own
-		if columns[i].shared {
-			to = &w.shared
-		}
-		to.add(compare(columns[i], op, values))
-	})
-	if !ok {
+	if !w.add(f.Terms()) {
 		return nil
 	}
 	return w
+}
+
+// add translates terms; it is false if one cannot be.
+func (w *wanted) add(terms []query.Term) bool {
+	for _, t := range terms {
+		i := slices.IndexFunc(columns, func(c column) bool { return strings.Trim(c.name, `"`) == t.Field })
+		switch {
+		case slices.ContainsFunc(t.Values, func(v string) bool { return !utf8.ValidString(v) }):
+			return false
+		case t.Op == "word":
+			w.own.add(word(t.Values))
+		case t.Op == "any":
+			term, args, ok := anyOf(t.Of)
+			if !ok {
+				return false
+			}
+			w.shared.add(term, args)
+		case i < 0:
+			return false
+		case columns[i].shared:
+			w.shared.add(compare(columns[i], t.Op, t.Values))
+		default:
+			w.own.add(compare(columns[i], t.Op, t.Values))
+		}
+	}
+	return true
+}
+
+// anyOf is the condition that one of the filters matches; ok is false if one asks for
+// more than what is shared.
+func anyOf(of []query.Filter) (term string, args []any, ok bool) {
+	var parts []string
+	for _, f := range of {
+		var one wanted
+		if !one.add(f.Terms()) || len(one.own.terms) > 0 {
+			return "", nil, false
+		}
+		parts, args = append(parts, "("+one.shared.String()+")"), append(args, one.shared.args...)
+	}
+	return "(" + strings.Join(parts, " OR ") + ")", args, len(parts) > 0
 }
 
 // compare is the condition that a term holds for a column.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +77,19 @@ func (d dice) filter(t *testing.T, n int) query.Filter {
 				terms = append(terms, name+"="+start.Add(time.Duration(d.IntN(n))*7*time.Minute).Format(time.RFC3339))
 			}
 		}
-		if f, err := query.Parse(strings.Join(terms, " "), start); err == nil {
+		if d.IntN(6) == 0 {
+			terms = append(terms, fmt.Sprintf("%q", d.text()))
+		}
+		f, err := query.Parse(strings.Join(terms, " "), start)
+		switch {
+		case err != nil:
+		case d.IntN(4) == 0:
+			one, err := query.Parse(d.of("verdict=deny", "kind!=done", `where!=""`, "host~example", "port=1"), start)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f.And(query.AnyOf(one, query.Where("verdict", d.of("deny", "inspect")).And(query.Where("run", d.of("r1", "r2")))))
+		default:
 			return f
 		}
 	}
@@ -156,11 +169,11 @@ func TestIndexFindsWhatTheFilesHold(t *testing.T) {
 	cfg := indexed(t, dir)
 	put(t, dir, n-segment, lines(t, recs[n-segment:]))
 	some := 0
-	for range 100 {
+	for range 200 {
 		f := d.filter(t, n)
 		want, faults := all(t, query.Records(dir, f))
-		if faults != nil {
-			t.Fatal(faults)
+		if diff := cmp.Diff(matching(recs, f), numbers(want)); diff != "" || faults != nil {
+			t.Fatalf("%s: %v (-each record +files):\n%s", f, faults, diff)
 		}
 		for how, got := range map[string]iter.Seq2[audit.Record, error]{"": index.Records(t.Context(), cfg, f), " asked to the end": forced(t, cfg, f)} {
 			list, faults := all(t, got)
@@ -175,6 +188,18 @@ func TestIndexFindsWhatTheFilesHold(t *testing.T) {
 	if some < 30 {
 		t.Errorf("only %d filters tell records apart", some)
 	}
+}
+
+// matching are the numbers of the records that f matches, one by one.
+func matching(recs []audit.Record, f query.Filter) []uint64 {
+	return numbers(slices.DeleteFunc(slices.Clone(recs), func(r audit.Record) bool { return !f.Match(&r) }))
+}
+
+func numbers(recs []audit.Record) (list []uint64) {
+	for i := range recs {
+		list = append(list, recs[i].Seq)
+	}
+	return list
 }
 
 // forced asks the index however many records match, and the files for those that it does not know.

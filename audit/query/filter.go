@@ -30,7 +30,7 @@ import (
 type Filter struct {
 	Since, Until time.Time // zero means open
 	terms        []term
-	needles      [][]byte // every line that matches holds each of these
+	needles      []needle // every line that matches holds each of these
 }
 
 type term struct {
@@ -38,6 +38,7 @@ type term struct {
 	op     string
 	values []string
 	nums   []int64
+	of     []Filter // of the operator any
 }
 
 // ParseError is about one term of a filter.
@@ -93,9 +94,30 @@ func Where(field, value string) Filter {
 	if textFields[field] == nil {
 		panic("query: no such field: " + field)
 	}
-	f.terms = []term{{field: field, op: "=", values: []string{value}}}
-	f.needle(f.terms[0])
+	f.append(term{field: field, op: "=", values: []string{value}})
 	return f
+}
+
+// AnyOf returns a filter for records that one of several filters wants, whose times do not
+// count. It has no spelling in the language of filters.
+func AnyOf(of ...Filter) Filter {
+	var f Filter
+	f.append(term{op: "any", of: of})
+	return f
+}
+
+// And returns a filter for records that both want. The times are those of f.
+func (f Filter) And(other Filter) Filter {
+	f.terms, f.needles = slices.Concat(f.terms, other.terms), slices.Concat(f.needles, other.needles)
+	return f
+}
+
+// append adds a term, and what lines need for it.
+func (f *Filter) append(t term) {
+	f.terms = append(f.terms, t)
+	if n, ok := needleOf(&t); ok {
+		f.needles = append(f.needles, n)
+	}
 }
 
 // Only returns the one value that a field has to have, "" if f leaves more.
@@ -108,12 +130,21 @@ func (f Filter) Only(field string) string {
 	return ""
 }
 
-// Terms calls use with the field of each term, "" for a word, its operator, and
-// its values. Numbers are spelled as [strconv.FormatInt] does.
-func (f Filter) Terms(use func(field, op string, values []string)) {
-	for _, t := range f.terms {
-		use(t.field, t.op, t.values)
+// Term is one of those that must all hold.
+type Term struct {
+	Field  string // "" for a word, and for any
+	Op     string // as it is spelled, or word, or any
+	Values []string
+	Of     []Filter // of any: one must match
+}
+
+// Terms returns the terms of f. Numbers are spelled as [strconv.FormatInt] does.
+func (f Filter) Terms() []Term {
+	list := make([]Term, len(f.terms))
+	for i, t := range f.terms {
+		list[i] = Term{t.field, t.op, t.values, t.of}
 	}
+	return list
 }
 
 const opChars = "=!~<>"
@@ -234,8 +265,7 @@ func (f *Filter) add(t term, now time.Time) error {
 	if err := errors.Join(checkClosed(t), t.spelled()); err != nil {
 		return err
 	}
-	f.terms = append(f.terms, t)
-	f.needle(t)
+	f.append(t)
 	return nil
 }
 
@@ -278,22 +308,8 @@ func (f *Filter) addNumber(t term) error {
 		t.nums = append(t.nums, n)
 		t.values[i] = strconv.FormatInt(n, 10)
 	}
-	f.terms = append(f.terms, t)
+	f.append(t)
 	return nil
-}
-
-// needle notes the bytes that a line must hold, as it is spelled in the log, so
-// that most lines need not be decoded.
-func (f *Filter) needle(t term) {
-	if t.op != "=" || len(t.values) != 1 || t.values[0] == "" {
-		return
-	}
-	for _, c := range []byte(t.values[0]) {
-		if c <= ' ' || c >= 0x7f || strings.IndexByte(`"\<>&`, c) >= 0 {
-			return
-		}
-	}
-	f.needles = append(f.needles, []byte(`"`+t.field+`":"`+t.values[0]+`"`))
 }
 
 // Match reports whether f wants r.
@@ -301,6 +317,11 @@ func (f Filter) Match(r *audit.Record) bool {
 	if !f.Since.IsZero() && r.Time.Before(f.Since) || !f.Until.IsZero() && !r.Time.Before(f.Until) {
 		return false
 	}
+	return f.holds(r)
+}
+
+// holds reports whether all terms do.
+func (f Filter) holds(r *audit.Record) bool {
 	for i := range f.terms {
 		if !f.terms[i].match(r) {
 			return false
@@ -310,6 +331,9 @@ func (f Filter) Match(r *audit.Record) bool {
 }
 
 func (t *term) match(r *audit.Record) bool {
+	if t.op == "any" {
+		return slices.ContainsFunc(t.of, func(f Filter) bool { return f.holds(r) })
+	}
 	if t.op == "word" {
 		for _, s := range []string{r.Host, r.Path, r.Rule, r.Reason, r.Error} {
 			if t.any(s, containsFold) {
@@ -384,6 +408,9 @@ func lower(c byte) byte {
 func (f Filter) String() string {
 	var b []byte
 	for _, t := range f.terms {
+		if t.op == "any" {
+			continue
+		}
 		if len(b) > 0 {
 			b = append(b, ' ')
 		}

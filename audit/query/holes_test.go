@@ -1,6 +1,7 @@
 package query_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -82,6 +83,27 @@ func TestPassedOverLines(t *testing.T) {
 		}
 		if !cmp.Equal(told, want) {
 			t.Errorf("%s: told %q, want %q", line, told, want)
+		}
+	}
+}
+
+// TestBadLinesAreInTheirPlace: of filters but those for one value of a field, what is no record is in
+// the sequence, whatever the line holds.
+func TestBadLinesAreInTheirPlace(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, segment.Name(0)), []byte("no record\n"), 0o600))
+	for filter, want := range map[string]string{
+		"": "yielded", "status>=500": "yielded", "word": "yielded", "host~x": "yielded", "kind=dns,done": "yielded", `where!=""`: "yielded", "kind!=dns": "yielded", "status<500": "yielded",
+		"run=r1": "told", "run=r1 status>=500": "told",
+	} {
+		got := ""
+		for _, err := range query.RecordsFrom(t.Context(), dir, parse(t, filter), 0, func(error) { got += "told" }) {
+			if _, ok := errors.AsType[*query.LineError](err); ok {
+				got += "yielded"
+			}
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", filter, got, want)
 		}
 	}
 }

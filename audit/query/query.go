@@ -356,9 +356,8 @@ func (s *scanner) bad(err error) bool {
 var errNoRecord = errors.New("it has no number and no kind")
 
 func (s *scanner) record(line []byte) bool {
-	for _, n := range s.filter.needles {
-		if !bytes.Contains(line, n) {
-			s.passOver(line)
+	for i := range s.filter.needles {
+		if n := &s.filter.needles[i]; !n.in(line) && s.passOver(line, n.quiet) {
 			return true
 		}
 	}
@@ -372,17 +371,22 @@ func (s *scanner) record(line []byte) bool {
 	return s.yield(s.rec, nil)
 }
 
-// passOver looks at no more of a line that does not match than the numbers need.
-func (s *scanner) passOver(line []byte) {
-	if s.tell == nil {
-		return
+// passOver looks at no more of a line that does not match than the numbers need. It is false
+// if the line must be told in its place, since it may be no record.
+func (s *scanner) passOver(line []byte, quiet bool) bool {
+	if s.tell == nil && quiet {
+		return true
 	}
 	seq, ok := numberOf(line)
 	if !ok {
+		if !quiet {
+			return false
+		}
 		ok = Decode(line, &s.rec) == nil && s.rec.Kind != ""
 		seq = s.rec.Seq
 	}
 	s.number(seq, ok)
+	return true
 }
 
 // number takes what a line says that its number is, if it is a record's; one that is no

@@ -385,7 +385,16 @@ func recordsOf(c *cobra.Command, dir string, f query.Filter, n *notices) iter.Se
 // that the log is not whole, and returns where it lacks records.
 func readLog(c *cobra.Command, dir string, f query.Filter, use func(iter.Seq2[audit.Record, error]) error) ([]query.Hole, error) {
 	var n notices
-	err := use(orInterrupted(recordsOf(c, dir, f, &n)))
+	err := use(func(yield func(audit.Record, error) bool) {
+		for r, err := range orInterrupted(recordsOf(c, dir, f, &n)) {
+			if _, bad := errors.AsType[*query.LineError](err); bad {
+				n.lines++
+			}
+			if !yield(r, err) {
+				return
+			}
+		}
+	})
 	n.tell(c, dir)
 	return n.holes, err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -82,9 +83,8 @@ files; nothing has to run for it.`,
 			return usageOut{}, err
 		}
 		since, _ := c.Flags().GetString("since")
-		// What begins runs, and tests, says who asked for them.
-		f, err := query.Parse("kind=admit,credential,credential.change,run.start", time.Now())
-		if since != "" && err == nil {
+		f := usageOf(args[0])
+		if since != "" {
 			f.Since, err = query.ParseTime(since, time.Now())
 		}
 		if err != nil {
@@ -97,9 +97,20 @@ files; nothing has to run for it.`,
 	}, printUsage)
 }
 
+// usageOf finds the records that tell of the use of a credential, and those that tell who asked for
+// runs, and for tests.
+func usageOf(name string) query.Filter {
+	uses := query.AnyOf(query.Where("kind", string(audit.Admit)), query.Where("kind", string(audit.Credential)))
+	return query.AnyOf(query.Where("credential", name).And(uses),
+		query.Where("kind", string(audit.RunStart)), query.Where("kind", string(audit.CredentialChange)))
+}
+
 func (u *usageOut) count(recs iter.Seq2[audit.Record, error]) error {
 	runs, askers := map[string]*usedByIn{}, map[string]string{}
 	for r, err := range recs {
+		if _, bad := errors.AsType[*query.LineError](err); bad {
+			continue // it is told
+		}
 		if err != nil {
 			return err
 		}

@@ -75,7 +75,8 @@ func replayDiff(c *cobra.Command, dir string, before, after *policyfile.PolicyFi
 		Changes: []replayChange{}, Undecided: []replayChange{}, Beside: map[string]int{}, Unreadable: map[string]int{}, at: map[string]int{},
 		kinds: map[target.Host][]rules.Request{},
 	}
-	r.Holes, err = readLog(c, dir, query.Filter{}, func(recs iter.Seq2[audit.Record, error]) error {
+	decisions := query.AnyOf(query.Where("kind", string(audit.Admit)), query.Where("kind", string(audit.Refuse)), query.Where("kind", string(audit.DNS)))
+	r.Holes, err = readLog(c, dir, decisions, func(recs iter.Seq2[audit.Record, error]) error {
 		return r.read(recs, before.Unproven(), after.Unproven())
 	})
 	if err != nil {

@@ -48,9 +48,10 @@ Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file t
 				}
 				return usage(hint(errors.New("no log is named"), "%s --from %s", c.CommandPath(), inst.auditDir()))
 			}
-			f, err := query.Parse(filter, time.Now())
+			run = query.Spell("run", run)
+			f, err := suggestedFrom(c, filter, run)
 			if err != nil {
-				return usage(hint(err, "%s --from DIR --filter 'since=2h'", c.CommandPath()))
+				return err
 			}
 			var p *policyfile.PolicyFile
 			if path != "" {
@@ -58,7 +59,7 @@ Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file t
 					return usage(err)
 				}
 			}
-			s := &suggestion{Log: from, Rules: []suggestedRule{}, Left: []leftOut{}, run: query.Spell("run", run), policy: p, at: map[string]int{}}
+			s := &suggestion{Log: from, Rules: []suggestedRule{}, Left: []leftOut{}, run: run, policy: p, at: map[string]int{}}
 			if s.Holes, err = readLog(c, from, f, s.read); err != nil {
 				return unreadLog(err, "%s --from DIR, where DIR holds segments of a log", c.CommandPath())
 			}
@@ -126,6 +127,20 @@ type leftOut struct {
 }
 
 const maxSeen = 50_000
+
+// suggestedFrom finds the records that rules are suggested from: all of a run, which may have
+// none that counts, or those that [query.Denied] reports, and what was observed.
+func suggestedFrom(c *cobra.Command, filter, run string) (query.Filter, error) {
+	f, err := query.Parse(filter, time.Now())
+	if err != nil {
+		return f, usage(hint(err, "%s --from DIR --filter 'since=2h'", c.CommandPath()))
+	}
+	if run != "" {
+		return f.And(query.Where("run", run)), nil
+	}
+	observed, err := query.Parse(`would_deny!=""`, time.Time{})
+	return f.And(query.AnyOf(query.Where("kind", string(audit.Refuse)), query.Where("verdict", rules.Deny.String()), observed)), err
+}
 
 // read collects what was refused or observed, each question once.
 func (s *suggestion) read(recs iter.Seq2[audit.Record, error]) error {
