@@ -95,20 +95,20 @@ func TestBundleHoldsItsAnchors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := export.CheckBundle(path, key, anchor); err != nil || r.Anchors != 1 || r.Records != 10 {
+	if r, err := export.CheckBundle(t.Context(), path, key, anchor); err != nil || r.Anchors != 1 || r.Records != 10 {
 		t.Errorf("CheckBundle with its anchor = %+v, %v", r, err)
 	}
-	if _, err := export.CheckBundle(path, key); err != nil {
+	if _, err := export.CheckBundle(t.Context(), path, key); err != nil {
 		t.Errorf("CheckBundle without = %v", err)
 	}
-	if _, err := export.CheckBundle(path, key, anchor, foreign); !errors.Is(err, export.ErrNotAnchored) {
+	if _, err := export.CheckBundle(t.Context(), path, key, anchor, foreign); !errors.Is(err, export.ErrNotAnchored) {
 		t.Errorf("CheckBundle with another anchor = %v, want ErrNotAnchored", err)
 	}
 	plain, err := bundleOf(t, dir, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := export.CheckBundle(plain, key, anchor); !errors.Is(err, export.ErrNotAnchored) {
+	if _, err := export.CheckBundle(t.Context(), plain, key, anchor); !errors.Is(err, export.ErrNotAnchored) {
 		t.Errorf("CheckBundle of a bundle without anchors = %v, want ErrNotAnchored", err)
 	}
 }
@@ -144,7 +144,7 @@ func TestCheckBundleRefusesForgedAnchors(t *testing.T) {
 			}
 			return data, true
 		})
-		if _, err := export.CheckBundle(bad, key); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := export.CheckBundle(t.Context(), bad, key); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: CheckBundle = %v, want %q", name, err, c.want)
 		}
 	}

@@ -80,7 +80,7 @@ func bundled(t testing.TB) (path, key string) {
 
 func TestBundle(t *testing.T) {
 	path, key := bundled(t)
-	if r, err := export.CheckBundle(path, key); err != nil || r.Records != 17 || r.Runs != 1 || r.Policies != 1 {
+	if r, err := export.CheckBundle(t.Context(), path, key); err != nil || r.Records != 17 || r.Runs != 1 || r.Policies != 1 {
 		t.Errorf("CheckBundle = %+v, %v", r, err)
 	}
 	z, err := zip.OpenReader(path)
@@ -101,11 +101,11 @@ func TestBundle(t *testing.T) {
 
 func TestCheckBundleRefuses(t *testing.T) {
 	path, key := bundled(t)
-	if _, err := export.CheckBundle(filepath.Join(filepath.Dir(path), "nowhere"), key); err == nil {
+	if _, err := export.CheckBundle(t.Context(), filepath.Join(filepath.Dir(path), "nowhere"), key); err == nil {
 		t.Error("a bundle that is not there is good")
 	}
 	_, other := bundled(t)
-	if _, err := export.CheckBundle(path, other); err == nil {
+	if _, err := export.CheckBundle(t.Context(), path, other); err == nil {
 		t.Error("a bundle is good with another key")
 	}
 	for name, change := range map[string]func(name string, data []byte) ([]byte, bool){
@@ -152,16 +152,16 @@ func TestCheckBundleRefuses(t *testing.T) {
 		},
 	} {
 		bad := rezip(t, path, change)
-		if _, err := export.CheckBundle(bad, key); err == nil {
+		if _, err := export.CheckBundle(t.Context(), bad, key); err == nil {
 			t.Errorf("%s: the bundle is good", name)
 		}
 	}
 	same := func(_ string, data []byte) ([]byte, bool) { return data, true }
-	if _, err := export.CheckBundle(rezip(t, path, same), key); err != nil {
+	if _, err := export.CheckBundle(t.Context(), rezip(t, path, same), key); err != nil {
 		t.Errorf("the same files again: %v", err)
 	}
 	for _, extra := range []string{"run.sh", "../../etc/passwd", "policies/../x", "proofs/1.proof"} {
-		if _, err := export.CheckBundle(rezip(t, path, same, extra), key); err == nil || !strings.Contains(err.Error(), extra) {
+		if _, err := export.CheckBundle(t.Context(), rezip(t, path, same, extra), key); err == nil || !strings.Contains(err.Error(), extra) {
 			t.Errorf("%s is in it: CheckBundle = %v", extra, err)
 		}
 	}
@@ -204,7 +204,7 @@ func TestBundleZippedAgain(t *testing.T) {
 		if err := errors.Join(w.Close(), os.WriteFile(path, b.Bytes(), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := export.CheckBundle(path, key)
+		_, err := export.CheckBundle(t.Context(), path, key)
 		return err
 	}
 	if err := again("made on 2"); err != nil {
@@ -358,7 +358,7 @@ func TestBundleChecksWhatItHolds(t *testing.T) {
 			if err := os.WriteFile(again, b.Bytes(), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := export.CheckBundle(again, key); err != nil {
+			if _, err := export.CheckBundle(t.Context(), again, key); err != nil {
 				t.Errorf("CheckBundle = %v", err)
 			}
 		})

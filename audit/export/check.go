@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -57,13 +58,14 @@ func limits() bounds {
 // were kept elsewhere: each must be one that the bundle was made with.
 //
 // It writes nothing, and needs no more memory for a large bundle than for a small one
-// of as many records.
-func CheckBundle(path, key string, anchors ...[]byte) (BundleReport, error) {
-	return checkBundle(path, key, limits(), anchors)
+// of as many records. It ends with the error of ctx when that is done: all the
+// checkpoints of a log may take their time.
+func CheckBundle(ctx context.Context, path, key string, anchors ...[]byte) (BundleReport, error) {
+	return checkBundle(ctx, path, key, limits(), anchors)
 }
 
-func checkBundle(path, key string, within bounds, anchors [][]byte) (BundleReport, error) {
-	b := &opened{key: key, bounds: within, files: map[string]*zip.File{}, signed: map[[sha256.Size]byte]bool{}, runs: map[string][]int64{}, named: map[string]bool{}}
+func checkBundle(ctx context.Context, path, key string, within bounds, anchors [][]byte) (BundleReport, error) {
+	b := &opened{stopped: ctx.Err, key: key, bounds: within, files: map[string]*zip.File{}, signed: map[[sha256.Size]byte]bool{}, runs: map[string][]int64{}, named: map[string]bool{}}
 	f, size, err := openBundle(path)
 	if err != nil {
 		return b.BundleReport, err
@@ -138,14 +140,15 @@ func (m *metered) ReadAt(p []byte, at int64) (int, error) {
 type opened struct {
 	BundleReport
 	bounds
-	key    string
-	files  map[string]*zip.File
-	proofs []int64 // numbers of the records that they are of
-	format int     // as the README says
-	signed map[[sha256.Size]byte]bool
-	kept   []*verify.AnchorProof
-	runs   map[string][]int64 // manifests, by name: the records that tell, of the start and of the end
-	named  map[string]bool    // policies that records name
+	stopped func() error // why to read no further
+	key     string
+	files   map[string]*zip.File
+	proofs  []int64 // numbers of the records that they are of
+	format  int     // as the README says
+	signed  map[[sha256.Size]byte]bool
+	kept    []*verify.AnchorProof
+	runs    map[string][]int64 // manifests, by name: the records that tell, of the start and of the end
+	named   map[string]bool    // policies that records name
 }
 
 // names are those of a bundle's files, by kind.
@@ -233,7 +236,21 @@ func (b *opened) open(name string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading %s of the bundle: %w", name, err)
 	}
-	return r, nil
+	return &stoppable{r, b.stopped}, nil
+}
+
+// stoppable ends where nobody waits for what is read any more.
+type stoppable struct {
+	io.ReadCloser
+	stopped func() error
+}
+
+// Read implements [io.Reader].
+func (s *stoppable) Read(p []byte) (int, error) {
+	if err := s.stopped(); err != nil {
+		return 0, err
+	}
+	return s.ReadCloser.Read(p)
 }
 
 // read reads a file whose size is bounded.

@@ -163,7 +163,7 @@ func TestHostileBundles(t *testing.T) {
 			file := archive(t, all)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			_, err := export.CheckBundle(file, key)
+			_, err := export.CheckBundle(t.Context(), file, key)
 			runtime.ReadMemStats(&after)
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("CheckBundle = %v, want %q", err, tt.want)
@@ -197,13 +197,13 @@ func TestBundlesWithOddNames(t *testing.T) {
 		"../README.txt", "/README.txt", "./README.txt", "proofs/../README.txt", "proofs/../../x", "policies/..", "runs/../r2.json", "runs/./r2.json",
 		"runs//r2.json", `..\README.txt`, `C:\README.txt`, "README.txt\x00", "readme.txt", "runs/r2.json/", "runs/r 2.json", "runs/.json", "runs/r2.json\n", "",
 	} {
-		_, err := export.CheckBundle(rezip(t, path, same, name), key)
+		_, err := export.CheckBundle(t.Context(), rezip(t, path, same, name), key)
 		if want := fmt.Sprintf("%q is no file of a bundle", name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("CheckBundle = %v, want %s", err, want)
 		}
 	}
 	for _, name := range []string{"README.txt", "records.jsonl", "runs/r2.json"} {
-		_, err := export.CheckBundle(rezip(t, path, same, name), key)
+		_, err := export.CheckBundle(t.Context(), rezip(t, path, same, name), key)
 		if want := fmt.Sprintf("%q is there twice", name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("CheckBundle = %v, want %s", err, want)
 		}
@@ -222,7 +222,7 @@ func TestBundlesThatWereCut(t *testing.T) {
 		if err := os.WriteFile(file, data[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := export.CheckBundle(file, key); err == nil || !strings.Contains(err.Error(), "reading the bundle: it was cut, or is no ZIP archive") {
+		if _, err := export.CheckBundle(t.Context(), file, key); err == nil || !strings.Contains(err.Error(), "reading the bundle: it was cut, or is no ZIP archive") {
 			t.Errorf("of %d octets: CheckBundle = %v", n, err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestBundlesThatAreNoFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{pipe, t.TempDir(), "/dev/zero"} {
-		if _, err := export.CheckBundle(path, key); err == nil || !strings.Contains(err.Error(), "it is not a regular file") {
+		if _, err := export.CheckBundle(t.Context(), path, key); err == nil || !strings.Contains(err.Error(), "it is not a regular file") {
 			t.Errorf("%s: CheckBundle = %v", path, err)
 		}
 	}
@@ -273,10 +273,10 @@ func TestBoundsOfABundle(t *testing.T) {
 		"comparisons": {anchored, key, export.Bounds{Compared: 1}, export.Bounds{Compared: -1}, "too many checkpoints to compare each with every anchor"},
 		"directory":   {path, plain, export.Bounds{Directory: 16 << 10}, export.Bounds{Directory: 1 << 10}, "the list of its files is longer"},
 	} {
-		if r, err := export.CheckBundleWithin(tt.path, tt.key, tt.fits); err != nil || r.Records == 0 {
+		if r, err := export.CheckBundleWithin(t.Context(), tt.path, tt.key, tt.fits); err != nil || r.Records == 0 {
 			t.Errorf("%s, as much as there may be: CheckBundle = %+v, %v", name, r, err)
 		}
-		if _, err := export.CheckBundleWithin(tt.path, tt.key, tt.less); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := export.CheckBundleWithin(t.Context(), tt.path, tt.key, tt.less); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: CheckBundle = %v, want %q", name, err, tt.want)
 		}
 	}
@@ -334,7 +334,7 @@ func TestCheckpointsOfABundleAreNotKept(t *testing.T) {
 	for _, kind := range []string{"proofs/", "README.txt", "log.pub", "runs/", "policies/"} {
 		within.Size[kind] = 8 << 10
 	}
-	if r, err := export.CheckBundleWithin(archive(t, all), key, within); err != nil || len(history) < 2*8<<10 {
+	if r, err := export.CheckBundleWithin(t.Context(), archive(t, all), key, within); err != nil || len(history) < 2*8<<10 {
 		t.Errorf("CheckBundle = %+v, %v, with checkpoints of %d octets", r, err, len(history))
 	}
 }
@@ -356,7 +356,7 @@ func FuzzCheckBundle(f *testing.F) {
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := export.CheckBundle(path, key); err == nil && r.Records != 17 {
+		if r, err := export.CheckBundle(t.Context(), path, key); err == nil && r.Records != 17 {
 			t.Errorf("a bundle of %d records is good", r.Records)
 		}
 	})

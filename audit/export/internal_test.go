@@ -1,6 +1,9 @@
 package export
 
-import "maps"
+import (
+	"context"
+	"maps"
+)
 
 // Bounds are those that a bundle is checked within. What is not there is as it always is.
 type Bounds struct {
@@ -11,7 +14,7 @@ type Bounds struct {
 }
 
 // CheckBundleWithin is [CheckBundle] with other bounds.
-func CheckBundleWithin(path, key string, with Bounds, anchors ...[]byte) (BundleReport, error) {
+func CheckBundleWithin(ctx context.Context, path, key string, with Bounds, anchors ...[]byte) (BundleReport, error) {
 	b := limits()
 	maps.Copy(b.files, with.Files)
 	maps.Copy(b.size, with.Size)
@@ -25,7 +28,7 @@ func CheckBundleWithin(path, key string, with Bounds, anchors ...[]byte) (Bundle
 			*to = max(n, 0)
 		}
 	}
-	return checkBundle(path, key, b, anchors)
+	return checkBundle(ctx, path, key, b, anchors)
 }
 
 // MaxNamed is how many runs of a bundle are looked for by name.

@@ -101,7 +101,7 @@ func TestCheckBundleOfEachFormat(t *testing.T) {
 			}
 			return data, true
 		})
-		r, err := export.CheckBundle(again, key)
+		r, err := export.CheckBundle(t.Context(), again, key)
 		switch {
 		case tt.want == "" && (err != nil || r.Records != 17):
 			t.Errorf("%+v: CheckBundle = %+v, %v", tt, r, err)

@@ -304,7 +304,10 @@ func verifyBundle(c *cobra.Command, path, keyFile string, anchorFiles []string) 
 	if _, err := os.Stat(path); err != nil {
 		return usage(hint(fmt.Errorf("bundle: %w", err), "%s --bundle FILE", c.CommandPath())) // it was never looked at
 	}
-	r, err := export.CheckBundle(path, key, anchors.Anchors...)
+	r, err := export.CheckBundle(c.Context(), path, key, anchors.Anchors...)
+	if c.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		return interrupted()
+	}
 	if asJSON {
 		out := struct {
 			OK      bool   `json:"ok"`
