@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,22 +30,56 @@ func (f *fixture) goOn(t *testing.T, pack bool, use func(*audit.Log)) {
 	}
 }
 
-// TestVerifyWhileTheLogIsKept: what is packed or removed in order while a log is
-// checked is no fault of it.
-func TestVerifyWhileTheLogIsKept(t *testing.T) {
-	pack := func(t *testing.T, f *fixture) {
-		f.goOn(t, true, func(*audit.Log) { f.awaitPacked(t, 4) })
-	}
-	retain := func(t *testing.T, f *fixture) {
-		f.goOn(t, false, func(l *audit.Log) {
-			if err := l.Append(t.Context(), &audit.Record{Kind: audit.Admit}); err != nil {
-				t.Fatal(err)
+func pack(t *testing.T, f *fixture) {
+	t.Helper()
+	f.goOn(t, true, func(*audit.Log) { f.awaitPacked(t, 4) })
+}
+
+func retain(t *testing.T, f *fixture) {
+	t.Helper()
+	f.goOn(t, false, func(l *audit.Log) {
+		if err := l.Append(t.Context(), &audit.Record{Kind: audit.Admit}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := l.Retain(time.Minute); err != nil || len(got.Segments) < 2 {
+			t.Fatalf("Retain = %+v, %v", got, err)
+		}
+	})
+}
+
+// TestProveWhileTheLogIsKept: a record that is packed meanwhile is proved as it was, and
+// one that is removed is no more.
+func TestProveWhileTheLogIsKept(t *testing.T) {
+	for name, tt := range map[string]struct {
+		do   func(*testing.T, *fixture)
+		want error
+		told []string
+	}{
+		"packed":  {do: pack},
+		"removed": {do: retain, want: verify.ErrNotFound, told: []string{"no such file"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, done := newFixture(t, 40), false
+			opts, list := told(verify.Options{}.WithListed(func() {
+				if !done {
+					done = true
+					tt.do(t, f)
+				}
+			}))
+			p, err := verify.Prove(f.dir, f.key, "1", opts)
+			if !errors.Is(err, tt.want) || tt.want == nil && (err != nil || p.Check(f.key) != nil) || !done {
+				t.Errorf("Prove = %v, want %v", err, tt.want)
 			}
-			if got, err := l.Retain(time.Minute); err != nil || len(got.Segments) < 2 {
-				t.Fatalf("Retain = %+v, %v", got, err)
+			if !slices.EqualFunc(*list, tt.told, strings.Contains) {
+				t.Errorf("told %q, want %q", *list, tt.told)
 			}
 		})
 	}
+}
+
+// TestVerifyWhileTheLogIsKept: what is packed or removed in order while a log is
+// checked is no fault of it.
+func TestVerifyWhileTheLogIsKept(t *testing.T) {
 	for name, do := range map[string]func(*testing.T, *fixture){"packed": pack, "removed": retain} {
 		t.Run(name, func(t *testing.T) {
 			f, done := newFixture(t, 40), false
@@ -86,6 +121,10 @@ func TestOddFiles(t *testing.T) {
 				var p *verify.Problem
 				if !errors.As(err, &p) || !strings.HasSuffix(p.File, name) {
 					t.Errorf("Verify = %v, want a problem of %s", err, name)
+				}
+				proof, err := verify.Prove(f.dir, f.key, "1", verify.Options{})
+				if err == nil && proof.Check(f.key) != nil || err != nil && !errors.As(err, &p) {
+					t.Errorf("Prove = %v, want a proof that is good, or a problem", err)
 				}
 			})
 		}

@@ -44,7 +44,7 @@ func ProveRecords(dir, key string, seqs []int64, opts Options) (*Prover, error) 
 		return nil, err
 	}
 	open := func() *Prover {
-		return &Prover{key: key, c: &checker{dir: dir, key: v, sums: map[int64]string{}, stop: opts.Stop}}
+		return &Prover{key: key, c: &checker{dir: dir, key: v, sums: map[int64]string{}, stop: opts.Stop, listed: opts.listed}}
 	}
 	p := open()
 	err = p.quickly(seqs, opts.Anchors)
@@ -153,7 +153,11 @@ func (p *Prover) open() error {
 	default:
 		p.c.stored = newStored(f, size, p.c.kept.First)
 	}
-	return p.c.list()
+	err = p.c.list()
+	if p.c.listed != nil {
+		p.c.listed()
+	}
+	return err
 }
 
 // prove reads the records, and checks that hashes lead from each to the tree.
