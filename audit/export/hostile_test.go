@@ -82,14 +82,31 @@ func squeezed(t testing.TB, data []byte, n int64) []byte {
 	if err == nil {
 		_, err = w.Write(data)
 	}
-	zeros := make([]byte, 1<<20)
-	for ; err == nil && n > 0; n -= int64(len(zeros)) {
-		_, err = w.Write(zeros[:min(n, int64(len(zeros)))])
-	}
-	if err := errors.Join(err, w.Close()); err != nil {
+	if err := errors.Join(err, w.Flush()); err != nil {
 		t.Fatal(err)
 	}
-	return b.Bytes()
+	return append(b.Bytes(), zeros(t, n)...)
+}
+
+// zeros compresses n of them: nearly all is one piece of it, again and again.
+func zeros(t testing.TB, n int64) []byte {
+	t.Helper()
+	const piece = 1 << 20
+	var b bytes.Buffer
+	w, err := flate.NewWriter(&b, flate.BestSpeed)
+	if err == nil {
+		_, err = w.Write(make([]byte, piece))
+	}
+	if err := errors.Join(err, w.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	out := bytes.Repeat(b.Bytes(), int(n/piece))
+	b.Reset()
+	w.Reset(&b)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return append(out, b.Bytes()...)
 }
 
 // bomb makes m hold n zeros more, and say that it holds says octets.
@@ -103,7 +120,7 @@ func bomb(t testing.TB, m *member, n int64, says uint64) {
 // costs no memory, and no time, to speak of.
 func TestHostileBundles(t *testing.T) {
 	path, key := bundled(t)
-	const huge = 256 << 20
+	const huge = 256 << 20 // whole pieces of zeros
 	proof, policy := "", ""
 	for name := range members(t, path) {
 		switch {
