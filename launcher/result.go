@@ -297,7 +297,7 @@ func because(denials []Denial) string {
 func wordFor(reason string) string {
 	switch reason {
 	case "audit_unavailable":
-		return "because it could not be recorded"
+		return "for want of a record"
 	case "limit", "body_too_large", "head_too_large":
 		return "over a limit"
 	case "broker_unavailable", "credential_unavailable":

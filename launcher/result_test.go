@@ -15,7 +15,7 @@ func TestWhatDeniedARequestIsTold(t *testing.T) {
 		want    string
 	}{
 		{[]string{"host_not_allowed", "path_not_allowed", "host_not_allowed"}, "by policy (host_not_allowed, path_not_allowed)"},
-		{[]string{"audit_unavailable", "audit_unavailable"}, "because it could not be recorded (audit_unavailable)"},
+		{[]string{"audit_unavailable", "audit_unavailable"}, "for want of a record (audit_unavailable)"},
 		{[]string{"host_not_allowed", "limit", "placeholder_leak"}, "by policy (host_not_allowed, placeholder_leak) or over a limit (limit)"},
 		{[]string{"credential_unavailable"}, "for want of a credential (credential_unavailable)"},
 		{[]string{"bad_request"}, "as malformed (bad_request)"},

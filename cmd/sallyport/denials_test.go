@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 
 	"sallyport/audit"
+	"sallyport/launcher"
 )
 
 // fullLog takes records until its disk is full.
@@ -50,5 +52,26 @@ func TestRunIsToldWhatCouldNotBeRecorded(t *testing.T) {
 	if n != 2 || list[0].Reason != "audit_unavailable" || list[0].Host != "a.example" || list[0].Rule != "" || list[0].Time.IsZero() ||
 		list[1].Reason != "audit_unavailable" || list[1].Host != "b.example" {
 		t.Errorf("the run is told of %d refusals: %+v", n, list)
+	}
+}
+
+// TestRunSaysWhereItsRefusalsAre: what could not be recorded is in no record, and the
+// run's timeline has the gap.
+func TestRunSaysWhereItsRefusalsAre(t *testing.T) {
+	lost, kept := launcher.Denial{Reason: "audit_unavailable"}, launcher.Denial{Reason: "host_not_allowed", Record: "01JJX0000000000000000000H0"}
+	for _, tt := range []struct {
+		denials []launcher.Denial
+		want    string
+	}{
+		{nil, ""},
+		{[]launcher.Denial{kept}, "sallyport: 1 request was refused: sallyport audit query --verdict deny --run RUN\n"},
+		{[]launcher.Denial{lost, kept}, "sallyport: 2 requests were refused: sallyport audit query --verdict deny --run RUN\n"},
+		{[]launcher.Denial{lost, lost}, "sallyport: 2 requests were refused: sallyport audit timeline RUN\n"},
+	} {
+		var b strings.Builder
+		summarize(&b, instance{defaultInstance}, &launcher.Result{Run: "RUN", Denied: len(tt.denials), Denials: tt.denials}, false)
+		if b.String() != tt.want {
+			t.Errorf("%v: %q, want %q", tt.denials, b.String(), tt.want)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -136,7 +137,11 @@ func summarize(w io.Writer, inst instance, r *launcher.Result, exported bool) {
 		if r.Denied == 1 {
 			noun = "request was"
 		}
-		fmt.Fprintf(w, "sallyport: %d %s refused: %s\n", r.Denied, noun, inst.typed("audit query --verdict deny --run "+r.Run))
+		ask := "audit query --verdict deny --run " + r.Run
+		if !slices.ContainsFunc(r.Denials, func(d launcher.Denial) bool { return d.Record != "" }) && len(r.Denials) > 0 {
+			ask = "audit timeline " + r.Run // none is in the log, which tells of the gap
+		}
+		fmt.Fprintf(w, "sallyport: %d %s refused: %s\n", r.Denied, noun, inst.typed(ask))
 	}
 	if exported && r.Export == "" {
 		fmt.Fprintf(w, "sallyport: nothing was exported: %s\n", r.Text)
