@@ -127,7 +127,7 @@ func TestPushGoesToNamedRepositories(t *testing.T) {
 	server := "https://" + lab.FilesName
 	r := sandboxWith(t, "push.yaml", nil, "sh", "-ec", fmt.Sprintf(`export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b.test GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b.test
 		git clone -q %[1]s%[2]s /tmp/p; cd /tmp/p; git commit -q --allow-empty -m canary
-		git push -q origin HEAD:refs/heads/named && echo pushed
+		git push -q --force origin HEAD:refs/heads/named && echo pushed
 		for to in drop.git project.wiki.git project.git.git; do git push -q %[1]s/git/$to HEAD:refs/heads/x 2>&1 || echo refused; done
 		curl -sS -o /dev/null -w '%%{http_code}\n' -X POST --data-binary canary %[1]s/git/drop.git/git-receive-pack`, server, lab.GitPath))
 	if !strings.Contains(r.stdout, "pushed") || strings.Count(r.stdout, "refused") != 3 || !strings.HasSuffix(strings.TrimSpace(r.stdout), "403") {
