@@ -251,8 +251,8 @@ func TestEveryCallFails(t *testing.T) {
 		clock time.Duration
 	}
 	faults := []fault{
-		{before, 0, -3 * time.Hour},
-		{after, 0, -3 * time.Hour},
+		{before, 0, -90 * time.Minute}, // so that a segment is no longer as old as its end was
+		{after, 0, -90 * time.Minute},
 		{short, 0, -3 * time.Hour},
 		{before, 2, 30 * time.Hour},
 		{after, 2, 30 * time.Hour},

@@ -318,20 +318,27 @@ func (l *Log) endRemoval() error {
 	return nil
 }
 
-// beyond returns how many segments have ended before a time.
+// beyond returns how many segments have ended before a time. Each ended when the next one
+// began; one that began later than now, or before the one before it, says what a wrong clock
+// said, and those after it tell.
 func (l *Log) beyond(starts []uint64, before time.Time) (n int, until time.Time, err error) {
-	for i := 1; i < len(starts); i++ {
+	now := l.cfg.Now()
+	var latest time.Time
+	for i := range starts {
 		at, err := l.beganAt(starts[i])
 		if errors.Is(err, io.EOF) { // it has only just begun
-			at, err = l.cfg.Now(), nil
+			at, err = now, nil
 		}
 		if err != nil {
 			return 0, time.Time{}, fmt.Errorf("reading when %s began: %w", segment.Name(int64(starts[i])), err)
 		}
+		if at.After(now) || at.Before(latest) {
+			continue
+		}
 		if at.After(before) {
 			break
 		}
-		n, until = i, at
+		n, until, latest = i, at, at
 	}
 	return n, until, nil
 }

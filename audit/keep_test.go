@@ -433,3 +433,37 @@ func TestKeepingFails(t *testing.T) {
 		}
 	}
 }
+
+// TestRetentionAfterAWrongClock: what a clock that was ahead left does not keep the log from
+// being removed in its time, and what one that was behind left has nothing removed early.
+func TestRetentionAfterAWrongClock(t *testing.T) {
+	const ahead, behind = 20 * 365 * 24 * time.Hour, -20 * 365 * 24 * time.Hour
+	for _, wrong := range [][]time.Duration{{ahead}, {behind}, {ahead, behind}, {behind, ahead}} {
+		cfg, clock := daily(t)
+		l := days(t, cfg, clock, 2)
+		for _, by := range wrong {
+			clock.move(by)
+			mustAppend(t, l, admit(0)) // in a segment of its own
+			clock.move(-by)
+		}
+		clock.move(time.Minute)
+		if got, err := l.Retain(30 * time.Hour); err != nil || len(got.Segments) != 0 {
+			t.Errorf("%v: Retain at once = %+v, %v", wrong, got, err)
+		}
+		mustAppend(t, l, admit(0)) // and so is this
+		if n := len(segments(t, cfg.Dir)); n != 4+len(wrong) {
+			t.Errorf("%v: segments %q", wrong, segments(t, cfg.Dir))
+		}
+		clock.move(25 * time.Hour)
+		mustAppend(t, l, admit(0))
+		got, err := l.Retain(24 * time.Hour)
+		if err != nil || len(got.Segments) != 3+len(wrong) {
+			t.Errorf("%v: Retain after a day = %+v, %v; left are %q", wrong, got, err, segments(t, cfg.Dir))
+		}
+		mustClose(t, l)
+		if r := mustVerify(t, cfg, l.Verifier()); !r.Whole() {
+			t.Errorf("%v: Verify: %v", wrong, r)
+		}
+		mustClose(t, mustOpen(t, cfg))
+	}
+}

@@ -167,7 +167,8 @@ func (l *Log) prepare(broken *fault) error {
 			return err
 		}
 	}
-	if !l.turning && l.seg.off < l.cfg.SegmentSize && (l.began.IsZero() || l.cfg.Now().Sub(l.began) < l.cfg.SegmentAge) {
+	// One that began later than now was begun by a wrong clock, and would last too long.
+	if !l.turning && l.seg.off < l.cfg.SegmentSize && (l.began.IsZero() || l.cfg.Now().Sub(l.began).Abs() < l.cfg.SegmentAge) {
 		return nil
 	}
 	if err := l.rotate(); err != nil {
