@@ -89,7 +89,7 @@ func (i instance) gatewayCalls() launcher.Gateway {
 				return err
 			}
 			if st.Ready != "ok" {
-				return hint(fmt.Errorf("the gateway cannot write its log: %s", st.Ready), "df -h %s", i.auditDir())
+				return hint(fmt.Errorf("the gateway cannot write its log: %s", st.Ready), "%s", mendLog(i, st.Ready))
 			}
 			return nil
 		},

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -114,4 +115,15 @@ func explainNoRoom(inst instance, err error) error {
 
 func makeRoom(inst instance) string {
 	return fmt.Sprintf("df -h %s: make room there, egress resumes by itself", inst.auditDir())
+}
+
+// mendLog says what helps where the log cannot be written for a reason that the gateway
+// told.
+func mendLog(inst instance, why string) string {
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		if strings.Contains(why, full.Error()) {
+			return makeRoom(inst)
+		}
+	}
+	return fmt.Sprintf("ls -la %s: put right what is said, egress resumes by itself", inst.auditDir())
 }

@@ -74,6 +74,21 @@ func TestStatusTellsOfAFullDisk(t *testing.T) {
 	must(t, g.health.Close())
 }
 
+// TestLogHints: room helps where there is none, and nowhere else.
+func TestLogHints(t *testing.T) {
+	inst := instance{"lab"}
+	for why, want := range map[string]string{
+		"write x.jsonl: no space left on device":                       "df -h /var/lib/lab/audit: make room",
+		"write x.jsonl: disk quota exceeded":                           "df -h /var/lib/lab/audit: make room",
+		"x.jsonl is gone; now: /a is not the log's directory any more": "ls -la /var/lib/lab/audit: put right",
+		"open x.jsonl: read-only file system":                          "ls -la /var/lib/lab/audit: put right",
+	} {
+		if got := mendLog(inst, why); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, want %q", why, got, want)
+		}
+	}
+}
+
 // ready asks /readyz until somebody answers: between two turns nobody does.
 func ready(ctx context.Context, t *testing.T, at string) (int, string) {
 	t.Helper()

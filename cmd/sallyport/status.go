@@ -124,7 +124,7 @@ func shippers(inst instance, collectors []string, signed uint64) []shipperOut {
 // fault returns the first thing that is wrong, for the exit code.
 func (r *statusReport) fault() error {
 	if r.Gateway.Ready != "ok" {
-		return hint(fmt.Errorf("the log cannot be written: %s", r.Gateway.Ready), "%s", makeRoom(instance{r.Instance}))
+		return hint(fmt.Errorf("the log cannot be written: %s", r.Gateway.Ready), "%s", mendLog(instance{r.Instance}, r.Gateway.Ready))
 	}
 	if r.Broker != "ok" {
 		return fmt.Errorf("the broker does not answer: %s", r.Broker)
