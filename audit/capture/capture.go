@@ -24,6 +24,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"filippo.io/age"
@@ -263,7 +264,7 @@ func Open(dir, sha string, who ...age.Identity) ([]byte, error) {
 	if !sumPattern.MatchString(sha) {
 		return nil, fmt.Errorf("%q is not the name of a message", sha)
 	}
-	data, err := os.ReadFile(Path(dir, sha))
+	data, err := readRegular(Path(dir, sha))
 	if err != nil {
 		return nil, fmt.Errorf("reading a message: %w", err)
 	}
@@ -279,6 +280,19 @@ func Open(dir, sha string, who ...age.Identity) ([]byte, error) {
 		return nil, fmt.Errorf("decrypting a message: %w", err)
 	}
 	return text, nil
+}
+
+// readRegular reads nothing that would wait for a writer.
+func readRegular(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(err, &fs.PathError{Op: "read", Path: path, Err: ErrNotOurs})
+	}
+	return io.ReadAll(f)
 }
 
 // Prune removes the messages in a directory that were kept before a time, whoever can

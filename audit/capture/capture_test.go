@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -312,5 +313,16 @@ func TestHalfAMessageIsCleared(t *testing.T) {
 	hidden, _ := filepath.Glob(filepath.Join(dir, ".*"))
 	if err != nil || len(names) != 1 || len(hidden) != 0 {
 		t.Errorf("New: %v; %q and %q are there", err, names, hidden)
+	}
+}
+
+// TestAPipeIsNoMessage: nothing waits for whoever could write to it.
+func TestAPipeIsNoMessage(t *testing.T) {
+	dir, name := t.TempDir(), strings.Repeat("ab", 32)
+	if err := syscall.Mkfifo(capture.Path(dir, name), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := capture.Open(dir, name); !errors.Is(err, capture.ErrNotOurs) {
+		t.Errorf("Open of a pipe = %v", err)
 	}
 }

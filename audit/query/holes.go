@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 
 	"sallyport/audit/checkpoint"
@@ -124,7 +123,7 @@ func (n *Numbers) Between(path string, next Segment) *Hole {
 // kept is the number of the first record that retention kept, as the log's note says. Whether
 // that is signed is for audit/verify.
 func kept(dir string) uint64 {
-	f, err := os.Open(filepath.Join(dir, checkpoint.RetentionFile))
+	f, err := openRegular(filepath.Join(dir, checkpoint.RetentionFile))
 	if err != nil {
 		return 0
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sallyport/audit/query"
@@ -79,5 +80,28 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestNothingWaitsForAWriter: a pipe in the place of a file of a log, also of one that was
+// listed as a file, is not one that never ends.
+func TestNothingWaitsForAWriter(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, segment.Name(7))
+	must(t, os.WriteFile(path, []byte(`{"v":1,"seq":7,"time":"2027-01-01T12:00:00Z","id":"x","kind":"admit"}`+"\n"), 0o640))
+	must(t, syscall.Mkfifo(filepath.Join(dir, "retained"), 0o640))
+	n := 0
+	for _, err := range query.Records(dir, query.Filter{}) { // as it begins with record 7 the note is looked for
+		if err == nil {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d records, want 1", n)
+	}
+	list, err := query.Segments(dir)
+	must(t, errors.Join(err, os.Remove(path), syscall.Mkfifo(path, 0o640)))
+	if _, err := list[0].Open(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("Open of a pipe = %v", err)
 	}
 }
