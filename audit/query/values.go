@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -46,9 +47,20 @@ func checkClosed(t term) error {
 		if m, alone := near.Word(v, known); alone {
 			return &termError{fmt.Sprintf("%s is never %q%s", t.field, v, near.Hint(v, known)), t.field + t.op + m}
 		}
-		return &termError{fmt.Sprintf("%s is never %q; it is one of %s", t.field, v, strings.Join(known, " ")), t.field + t.op + known[0]}
+		return &termError{fmt.Sprintf("%s is never %q; it is one of %s", t.field, v, strings.Join(known, " ")), meant(t, v, known[0])}
 	}
 	return nil
+}
+
+// meant is a term to write instead: there are two verdicts that let something through.
+func meant(t term, v, other string) string {
+	switch {
+	case t.field != "verdict" || !strings.HasPrefix(v, "allow") && !strings.HasPrefix(v, "admit"):
+		return t.field + t.op + other
+	case t.op == "=":
+		return "verdict=inspect,tunnel"
+	}
+	return "verdict=deny"
 }
 
 // spellings are fields whose values have one spelling in the log, and how a
@@ -128,6 +140,10 @@ func noHost(op, v string) error {
 	_, err := strconv.ParseUint(port, 10, 16)
 	try := ""
 	switch {
+	case strings.Contains(host, "*"):
+		parts := strings.Split(host, "*")
+		longest := slices.MaxFunc(parts, func(a, b string) int { return cmp.Compare(len(a), len(b)) })
+		return &termError{fmt.Sprintf("%q: a star stands for itself, and in no host; ~ looks for a part", v), "host" + strings.TrimSuffix(op, "=") + "~" + cmp.Or(longest, "stripe")}
 	case err == nil && name != "":
 		try = "host" + op + name + " port=" + port
 	case isURL || host != rest:

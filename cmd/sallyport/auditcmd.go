@@ -102,8 +102,12 @@ func filterOf(c *cobra.Command, args []string) (query.Filter, error) {
 			text, next := err.Error(), c.CommandPath()+" --help"
 			if bad, ok := errors.AsType[*query.ParseError](err); ok {
 				text = bad.Text
-				if field, value, ok := strings.Cut(bad.Try, "="); ok && field == name {
+				field, value, ok := strings.Cut(bad.Try, "=")
+				switch {
+				case ok && field == name && !strings.Contains(value, ","):
 					next = c.CommandPath() + " --" + name + " " + value
+				case bad.Try != "": // no flag takes that
+					next = fmt.Sprintf("%s '%s'", c.CommandPath(), bad.Try)
 				}
 			}
 			return query.Filter{}, usage(hint(fmt.Errorf("--%s %s: %s", name, v, text), "%s", next))
