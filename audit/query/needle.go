@@ -10,6 +10,8 @@ import (
 type needle struct {
 	any  []part
 	fold bool // ASCII letters in any case
+	// number, unless it is nil, must hold for the number that follows a part.
+	number *term
 	// quiet lets lines pass that are no records: they are told beside the answer, not in it.
 	quiet bool
 }
@@ -35,7 +37,8 @@ func partOf(text string) part {
 	return p
 }
 
-// needleOf returns what a line holds if t holds for it; ok is false if that may be anything.
+// needleOf returns what a line holds if t, which is not changed any more, holds for it; ok is
+// false if that may be anything.
 func needleOf(t *term) (n needle, ok bool) {
 	switch {
 	case t.op == "any":
@@ -50,7 +53,7 @@ func needleOf(t *term) (n needle, ok bool) {
 			}
 		}
 	case numberFields[t.field] != nil:
-		n.any = []part{{text: []byte(`"` + t.field + `":`)}}
+		n.any, n.number = []part{{text: []byte(`"` + t.field + `":`)}}, t
 		ok = !t.matchNumber(0) // what is 0 is left out
 	case t.op == "!=" && len(t.values) == 1 && t.values[0] == "":
 		n.any, ok = []part{{text: []byte(`"` + t.field + `":"`)}}, true
@@ -71,7 +74,7 @@ func needleOfAny(of []Filter) (n needle, ok bool) {
 	for _, f := range of {
 		ok = false
 		for _, one := range f.needles {
-			if !one.fold {
+			if !one.fold && one.number == nil {
 				n.any, ok = append(n.any, one.any...), true
 				break
 			}
@@ -94,12 +97,31 @@ func isPlain(text string) bool {
 }
 
 func (n *needle) in(line []byte) bool {
+	if n.number != nil {
+		return n.numberIn(line)
+	}
 	for _, p := range n.any {
 		if n.fold && p.inAnyCase(line) || !n.fold && bytes.Contains(line, p.text) {
 			return true
 		}
 	}
 	return false
+}
+
+// numberIn looks at what follows the field's name: data may have a field of that name too,
+// and a line that is not the log's own other spellings of a number.
+func (n *needle) numberIn(line []byte) bool {
+	for name := n.any[0].text; ; {
+		i := bytes.Index(line, name)
+		if i < 0 {
+			return false
+		}
+		line = line[i+len(name):]
+		is, rest, ok := digits(line)
+		if !ok || len(rest) == 0 || rest[0] != ',' && rest[0] != '}' || n.number.matchNumber(int64(is)) {
+			return true
+		}
+	}
 }
 
 // inAnyCase looks for the places of one byte, in both cases, and at what is around each.
