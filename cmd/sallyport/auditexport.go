@@ -116,20 +116,34 @@ func exportTo(c *cobra.Command, dir, file, format string, f query.Filter, j *que
 	var holes notices
 	defer holes.tell(c, dir)
 	recs := selected(c, ofKnownSchema(c, recordsOf(c, dir, f, &holes)), j)
-	w := c.OutOrStdout()
-	if err := notShown(c, format, file); err != nil {
+	cfg := export.Config{Version: version(), Host: machineOf(c), LeftOut: map[audit.Kind]int64{}}
+	n, err := writeExport(c, file, format, recs, cfg)
+	if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
+		return interrupted()
+	}
+	if err != nil {
 		return err
 	}
+	if err := tellExported(c, exported{format, n, cfg.LeftOut, holes.holes}, file != "", asJSON); err != nil || n > 0 || asJSON {
+		return err
+	}
+	return tellNone(c, dir, f)
+}
+
+// writeExport writes records to a new file, or to the standard output if its name is "".
+func writeExport(c *cobra.Command, file, format string, recs iter.Seq2[audit.Record, error], cfg export.Config) (n int64, err error) {
+	if err := notShown(c, format, file); err != nil {
+		return 0, err
+	}
+	w := c.OutOrStdout()
 	var out *os.File
 	if file != "" {
-		var err error
 		if out, err = create(file); err != nil {
-			return err
+			return 0, err
 		}
 		w = out
 	}
-	cfg := export.Config{Version: version(), Host: machineOf(c), LeftOut: map[audit.Kind]int64{}}
-	n, err := export.Write(w, format, recs, cfg)
+	n, err = export.Write(w, format, recs, cfg)
 	if errors.Is(err, export.ErrFormat) {
 		err = usage(hint(err, "the formats are: %s", strings.Join(export.Formats(), " ")))
 	}
@@ -142,16 +156,7 @@ func exportTo(c *cobra.Command, dir, file, format string, f query.Filter, j *que
 			err = errors.Join(err, os.Remove(file))
 		}
 	}
-	if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
-		return interrupted()
-	}
-	if err != nil {
-		return err
-	}
-	if err := tellExported(c, exported{format, n, cfg.LeftOut, holes.holes}, out != nil, asJSON); err != nil || n > 0 || asJSON {
-		return err
-	}
-	return tellNone(c, dir, f)
+	return n, err
 }
 
 // notShown refuses to write octets that are no text to a terminal.

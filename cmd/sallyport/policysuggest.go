@@ -42,11 +42,7 @@ Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file t
 				return err
 			}
 			if from == "" {
-				inst, err := instanceOf(c)
-				if err != nil {
-					return err
-				}
-				return usage(hint(errors.New("no log is named"), "%s --from %s", c.CommandPath(), inst.auditDir()))
+				return noLogNamed(c)
 			}
 			run = query.Spell("run", run)
 			f, err := suggestedFrom(c, filter, run)
@@ -127,6 +123,15 @@ type leftOut struct {
 }
 
 const maxSeen = 50_000
+
+// noLogNamed says how to name the instance's.
+func noLogNamed(c *cobra.Command) error {
+	inst, err := instanceOf(c)
+	if err != nil {
+		return err
+	}
+	return usage(hint(errors.New("no log is named"), "%s --from %s", c.CommandPath(), inst.auditDir()))
+}
 
 // suggestedFrom finds the records that rules are suggested from: all of a run, which may have
 // none that counts, or those that [query.Denied] reports, and what was observed.
