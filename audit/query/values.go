@@ -141,9 +141,10 @@ func noHost(op, v string) error {
 	try := ""
 	switch {
 	case strings.Contains(host, "*"):
+		not, _, _ := strings.Cut(op, "=")
 		parts := strings.Split(host, "*")
 		longest := slices.MaxFunc(parts, func(a, b string) int { return cmp.Compare(len(a), len(b)) })
-		return &termError{fmt.Sprintf("%q: a star stands for itself, and in no host; ~ looks for a part", v), "host" + strings.TrimSuffix(op, "=") + "~" + cmp.Or(longest, "stripe")}
+		return &termError{fmt.Sprintf("%q: a star stands for itself, and in no host; ~ looks for a part", v), "host" + not + "~" + cmp.Or(longest, "stripe")}
 	case err == nil && name != "":
 		try = "host" + op + name + " port=" + port
 	case isURL || host != rest:

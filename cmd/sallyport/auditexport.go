@@ -149,14 +149,23 @@ func writeExport(c *cobra.Command, file, format string, recs iter.Seq2[audit.Rec
 	}
 	err = explainJQ(err)
 	if out != nil {
-		if err = errors.Join(err, out.Close()); isFull(err) {
-			err = hint(err, "%s --file FILE, on a disk with room", c.CommandPath())
-		}
-		if err != nil && (n == 0 || isFull(err)) { // of what is damaged, what can be read stays
-			err = errors.Join(err, os.Remove(file))
-		}
+		err = closeExport(c, out, n, err)
 	}
 	return n, err
+}
+
+// closeExport closes the file of an export of n records that ended with an error, or
+// did not. Of what is damaged, what can be read stays.
+func closeExport(c *cobra.Command, out *os.File, n int64, err error) error {
+	err = errors.Join(err, out.Close())
+	full := isFull(err)
+	if full {
+		err = hint(err, "%s --file FILE, on a disk with room", c.CommandPath())
+	}
+	if err != nil && (n == 0 || full) {
+		err = errors.Join(err, os.Remove(out.Name()))
+	}
+	return err
 }
 
 // notShown refuses to write octets that are no text to a terminal.
