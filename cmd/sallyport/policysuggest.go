@@ -44,8 +44,7 @@ Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file t
 			if from == "" {
 				return noLogNamed(c)
 			}
-			run = query.Spell("run", run)
-			f, err := suggestedFrom(c, filter, run)
+			f, err := suggestedFrom(c, filter, query.Spell("run", run))
 			if err != nil {
 				return err
 			}
@@ -55,7 +54,7 @@ Exit codes: 0 done, be it that there is nothing to suggest; 2 usage, or a file t
 					return usage(err)
 				}
 			}
-			s := &suggestion{Log: from, Rules: []suggestedRule{}, Left: []leftOut{}, run: run, policy: p, at: map[string]int{}}
+			s := &suggestion{Log: from, Rules: []suggestedRule{}, Left: []leftOut{}, run: query.Spell("run", run), policy: p, at: map[string]int{}}
 			if s.Holes, err = readLog(c, from, f, s.read); err != nil {
 				return unreadLog(err, "%s --from DIR, where DIR holds segments of a log", c.CommandPath())
 			}
