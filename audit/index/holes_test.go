@@ -262,12 +262,12 @@ func writeAndRemove(ctx context.Context, dir, key string) error {
 	if err != nil {
 		return err
 	}
-	for n := range 400 {
+	for n := range 200 {
 		hours.Add(1)
 		if err := l.Append(ctx, &audit.Record{Kind: audit.Admit, Time: start.Add(time.Duration(hours.Load()) * time.Hour), Host: "a.example"}); err != nil {
 			return errors.Join(err, l.Close())
 		}
-		if n%100 == 99 {
+		if n%50 == 49 {
 			if _, err := l.Retain(30 * time.Hour); err != nil {
 				return errors.Join(err, l.Close())
 			}
