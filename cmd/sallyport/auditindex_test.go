@@ -85,7 +85,7 @@ func writeForReaders(t *testing.T, dir, key string) {
 		change(&r)
 		must(t, l.Append(t.Context(), &r))
 	}
-	add(audit.RunStart, func(r *audit.Record) { r.Data = json.RawMessage(`{"asker":"alice"}`) })
+	add(audit.RunStart, func(r *audit.Record) { r.Data = json.RawMessage(`{"asker":{"uid":1000,"user":"alice","gid":1000}}`) })
 	add(audit.Admit, func(r *audit.Record) { r.Verdict, r.Reason, r.Credential, r.Event = "inspect", "allowed", "key", "use" })
 	add(audit.Admit, func(r *audit.Record) { r.Verdict, r.Reason = "inspect", "allowed" })
 	add(audit.Credential, func(r *audit.Record) { r.Credential, r.Event = "key", "mint" })

@@ -15,6 +15,7 @@ import (
 
 	"sallyport/audit"
 	"sallyport/audit/query"
+	"sallyport/launcher"
 	"sallyport/rules/plural"
 )
 
@@ -146,14 +147,21 @@ func (u *usageOut) count(recs iter.Seq2[audit.Record, error]) error {
 
 // askerOf tells who asked for a run, or for the test of a credential.
 func askerOf(r *audit.Record) string {
-	var m struct{ Asker, By string }
+	var m struct {
+		Asker *launcher.Asker
+		By    string
+	}
 	switch err := json.Unmarshal(r.Data, &m); {
 	case err != nil || r.Run == "": // a change of the credential is no use
 		return ""
 	case r.Kind == audit.CredentialChange:
 		return m.By + " (test)"
+	case m.Asker == nil:
+		return ""
+	case m.Asker.User != "":
+		return m.Asker.User
 	default:
-		return m.Asker
+		return fmt.Sprintf("uid %d", m.Asker.UID)
 	}
 }
 
