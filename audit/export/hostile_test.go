@@ -345,7 +345,7 @@ func TestCheckpointsOfABundleAreNotKept(t *testing.T) {
 	}
 	all := members(t, path)
 	all["checkpoints"].data = history
-	all["README.txt"].data = regexp.MustCompile(`checkpoints      [0-9]+`).ReplaceAll(all["README.txt"].data, fmt.Appendf(nil, "checkpoints      %d", bytes.Count(history, []byte("\n— "))))
+	all["README.txt"].data = regexp.MustCompile(`lead to: [0-9]+`).ReplaceAll(all["README.txt"].data, fmt.Appendf(nil, "lead to: %d", bytes.Count(history, []byte("\n— "))))
 	// None of what is kept may be as large.
 	within := export.Bounds{Size: map[string]int64{}}
 	for _, kind := range []string{"proofs/", "README.txt", "log.pub", "runs/", "policies/"} {

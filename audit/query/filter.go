@@ -62,6 +62,7 @@ func (e *ParseError) Error() string { return fmt.Sprintf("filter, column %d: %s"
 func Parse(text string, now time.Time) (Filter, error) {
 	var f Filter
 	var errs []error
+	timed := 0 // where the last of since and until is
 	for pos := 0; pos < len(text); {
 		r, n := utf8.DecodeRuneInString(text[pos:])
 		if unicode.IsSpace(r) {
@@ -72,6 +73,9 @@ func Parse(text string, now time.Time) (Filter, error) {
 		if err == nil {
 			err = f.add(t, now)
 		}
+		if t.field == "since" || t.field == "until" {
+			timed = pos
+		}
 		if err != nil {
 			bad := &ParseError{Pos: pos, Text: err.Error()}
 			if e, ok := errors.AsType[*termError](err); ok {
@@ -80,6 +84,9 @@ func Parse(text string, now time.Time) (Filter, error) {
 			errs = append(errs, bad)
 		}
 		pos = next
+	}
+	if len(errs) == 0 && !f.Until.IsZero() && !f.Since.Before(f.Until) {
+		errs = append(errs, &ParseError{Pos: timed, Text: fmt.Sprintf("since %s is not before until %s", f.Since.UTC().Format(time.RFC3339), f.Until.UTC().Format(time.RFC3339))})
 	}
 	if len(errs) > 0 {
 		return Filter{}, errors.Join(errs...)

@@ -214,6 +214,8 @@ func TestParseRefuses(t *testing.T) {
 		{"since=yesterday", `"yesterday" is no time: write`},
 		{"since>2h", "since takes = and one time"},
 		{"since=-2h", "is no time"},
+		{"since=30m until=1h", "column 11: since "},
+		{"until=1h host=x since=1h", "is not before until"},
 		{`host="x`, "not closed"},
 		{"host==x", `host is text: it can be asked with = != ~ !~, not "=="`},
 		{"a=1 b=2", "column 5: there is no field"},

@@ -94,6 +94,9 @@ files; nothing has to run for it.`,
 		tellBegin(c, dir, f.Since)
 		out := usageOut{Credential: args[0], Since: since}
 		out.Holes, err = readLog(c, dir, f, out.count)
+		if err == nil && len(out.Runs) == 0 {
+			fmt.Fprintf(c.ErrOrStderr(), "sallyport: no use of %q is recorded\n", args[0])
+		}
 		return out, err
 	}, printUsage)
 }
