@@ -66,7 +66,7 @@ func runGateway(ctx context.Context, inst instance, o logOptions, log *slog.Logg
 		return err
 	}
 	defer socks.close()
-	g, err := openWithRoom(ctx, inst, o, socks.control, log)
+	g, err := openWithLog(ctx, inst, o, socks.control, log)
 	if err != nil {
 		return err
 	}

@@ -81,10 +81,14 @@ func openAudit(inst instance, cfg *policyfile.Gateway) (*audit.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return audit.Open(audit.Config{
+	l, err := audit.Open(audit.Config{
 		Dir: inst.auditDir(), KeyFile: inst.auditKey(), Now: time.Now, Durability: durability, Version: version(),
 		Pack: true, Keep: time.Duration(cfg.Log.Keep) * time.Second, Anchors: anchors,
 	})
+	if err != nil {
+		return nil, &noLogError{err}
+	}
+	return l, nil
 }
 
 // openWithoutLog is how long what was let through may go on while what becomes of

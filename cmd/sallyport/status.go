@@ -79,7 +79,7 @@ func status(ctx context.Context, inst instance) (*statusReport, error) {
 	}
 	r.Supervisor, _ = supervisorPID(inst)
 	if err := callGateway(ctx, inst, "/v1/status", empty{}, &r.Gateway); err != nil {
-		return nil, explainNoRoom(inst, err)
+		return nil, explainNoLog(inst, err)
 	}
 	if err := callUp(ctx, inst, "/v1/status", &r.Reload); err != nil {
 		return nil, err

@@ -16,29 +16,30 @@ import (
 	"sallyport/control"
 )
 
-// noRoomTurn is how long a gateway without room tells so before it tries again.
-const noRoomTurn = time.Second
+// noLogTurn is how long a gateway without a log tells so before it tries again.
+const noLogTurn = time.Second
 
-// openWithRoom is openGateway on a disk that may be full. A gateway that begins
-// there, because the one before died, cannot record and so admits nothing; until
-// there is room it stays and says why, to commands and to whoever watches over it.
-func openWithRoom(ctx context.Context, inst instance, o logOptions, ctl net.Listener, log *slog.Logger) (*gateway, error) {
+// openWithLog is openGateway where the log may not open: its disk is full, its key or its
+// directory gone, or it is not what was signed. A gateway that begins there, because the one
+// before died, cannot record and so admits nothing; until it can it stays and says why, to
+// commands and to whoever watches over it.
+func openWithLog(ctx context.Context, inst instance, o logOptions, ctl net.Listener, log *slog.Logger) (*gateway, error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
 	g, cause := openGateway(ctx, inst, o, log)
-	if !isFull(cause) {
+	if !withoutLog(cause) {
 		return g, cause
 	}
-	log.Error("nothing is let through until there is room for the log", "cause", cause, "dir", inst.auditDir())
+	log.Error("nothing is let through until the log can be written", "cause", cause, "dir", inst.auditDir())
 	err := serveAll(
 		ctx,
-		func(ctx context.Context) error { return tellNoRoom(ctx, ctl, cause) },
+		func(ctx context.Context) error { return tellNoLog(ctx, ctl, cause) },
 		func(ctx context.Context) error {
 			for err := cause; ; {
 				if turnErr := unreadyTurn(ctx, inst, cause); turnErr != nil || ctx.Err() != nil {
 					return errors.Join(err, turnErr)
 				}
-				if g, err = openGateway(ctx, inst, o, log); !isFull(err) {
+				if g, err = openGateway(ctx, inst, o, log); !withoutLog(err) {
 					return err
 				}
 			}
@@ -51,13 +52,25 @@ func openWithRoom(ctx context.Context, inst instance, o logOptions, ctl net.List
 	return g, err
 }
 
+// noLogError says why the log does not open.
+type noLogError struct{ error }
+
+func (e *noLogError) Unwrap() error { return e.error }
+
+// withoutLog reports an error that may end without this process: of the log, or of a disk
+// that others need too.
+func withoutLog(err error) bool {
+	_, ok := errors.AsType[*noLogError](err)
+	return ok || isFull(err)
+}
+
 func isFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// tellNoRoom answers every call with why nothing can be recorded. It has no turns:
+// tellNoLog answers every call with why nothing can be recorded. It has no turns:
 // a call that came at the end of one would meet a server that hangs up.
-func tellNoRoom(ctx context.Context, ctl net.Listener, cause error) error {
+func tellNoLog(ctx context.Context, ctl net.Listener, cause error) error {
 	again, err := sameListener(ctl)
 	if err != nil {
 		return err
@@ -72,7 +85,7 @@ func tellNoRoom(ctx context.Context, ctl net.Listener, cause error) error {
 // unreadyTurn tells those who ask /readyz why nothing can be recorded, for a turn:
 // a gateway that opens listens there itself.
 func unreadyTurn(ctx context.Context, inst instance, cause error) error {
-	ctx, cancel := context.WithTimeout(ctx, noRoomTurn)
+	ctx, cancel := context.WithTimeout(ctx, noLogTurn)
 	defer cancel()
 	cfg, err := loadGatewayConfig(inst.run("config.yaml"))
 	if err != nil {
@@ -105,10 +118,10 @@ func sameListener(l net.Listener) (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// explainNoRoom says what helps where the gateway cannot record.
-func explainNoRoom(inst instance, err error) error {
+// explainNoLog says what helps where the gateway cannot record.
+func explainNoLog(inst instance, err error) error {
 	if refusal, ok := errors.AsType[*control.Error](err); ok && refusal.Status == http.StatusServiceUnavailable {
-		return hint(err, "%s", makeRoom(inst))
+		return hint(err, "%s", mendLog(inst, refusal.Text))
 	}
 	return err
 }
