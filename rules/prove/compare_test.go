@@ -181,6 +181,15 @@ func TestCompare(t *testing.T) {
 			[]string{"newly_allowed db any_bytes db.test [5432] into [10.0.0.0/8 10.1.0.0/16]: connect db.test:5432 at 10.0.0.0"},
 		},
 		{
+			"two rules of which one opens a private range",
+			[]rules.Rule{change(whole, func(r *rules.Rule) { r.Raw = true })},
+			[]rules.Rule{whole, change(whole, func(r *rules.Rule) { r.ID, r.Paths, r.Private = "inside", paths("/a"), ranges("10.0.0.0/24") })},
+			[]string{
+				"newly_allowed inside api.test [443] /a into [10.0.0.0/24]: GET https://api.test/a at 10.0.0.0",
+				"newly_denied any any_bytes api.test [443] in part: connect api.test:443",
+			},
+		},
+		{
 			"a denied range",
 			[]rules.Rule{whole},
 			[]rules.Rule{whole, {ID: "no", Private: ranges("8.8.8.0/24")}},

@@ -245,7 +245,7 @@ func (f *finder) at(pattern string, c cell, into netip.Prefix) error {
 		return nil
 	case f.rule.Raw || f.rule.TLS == rules.PassthroughTLS:
 		return f.stream(p, c, &has, &lacks)
-	case has.carriage != inspected:
+	case has.carriage != inspected || !slices.Contains(has.allows, f.rule): // it does not open the address
 		return nil
 	}
 	kinds, err := facts(f.nearAddr(c)...)
