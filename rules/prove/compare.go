@@ -258,6 +258,8 @@ func (x *comparer) verify(kind Kind, w *Witness) error {
 	var before, after bool
 	w.Before, before = Admitted(x.old.policy, w)
 	w.After, after = Admitted(x.new.policy, w)
+	// What is refused is granted nothing, whatever the refusal says of it.
+	other := before != after || w.Before.Credential != w.After.Credential
 	var ok bool
 	switch kind {
 	case NewlyAllowed, OwnKeyAllowed:
@@ -265,9 +267,9 @@ func (x *comparer) verify(kind Kind, w *Witness) error {
 	case NewlyDenied, OwnKeyDenied:
 		ok = before && !after
 	case CredentialGranted:
-		ok = after && w.Before.Credential != w.After.Credential
+		ok = after && w.After.Credential != "" && other
 	case CredentialWithdrawn:
-		ok = before && w.Before.Credential != w.After.Credential
+		ok = before && w.Before.Credential != "" && other
 	default:
 		ok = before && after
 	}

@@ -190,6 +190,15 @@ func TestCompare(t *testing.T) {
 			},
 		},
 		{
+			"a private range, and a credential there",
+			[]rules.Rule{change(api, func(r *rules.Rule) { r.Credential = "key" })},
+			[]rules.Rule{change(api, func(r *rules.Rule) { r.Credential, r.Private = "key", ranges("10.0.0.0/24") })},
+			[]string{
+				"newly_allowed api GET api.test [443] /v1/* into [10.0.0.0/24]: GET https://api.test/v1/any at 10.0.0.0",
+				"credential_granted api GET api.test [443] /v1/* into [10.0.0.0/24] credential key: GET https://api.test/v1/any at 10.0.0.0",
+			},
+		},
+		{
 			"a denied range",
 			[]rules.Rule{whole},
 			[]rules.Rule{whole, {ID: "no", Private: ranges("8.8.8.0/24")}},
