@@ -386,7 +386,6 @@ func (l *Log) grow() {
 		l.tree.add(sha256.Sum256(l.buf[at : end-1]))
 		at = end - len(leafPrefix)
 	}
-	l.next.Store(uint64(l.tree.n))
 }
 
 // errUnsigned says that a checkpoint has to be signed first.

@@ -174,16 +174,23 @@ func TestDirectoryRemovedAfterRetention(t *testing.T) {
 	mustClose(t, mustOpen(t, cfg))
 }
 
-func TestOldSegmentGone(t *testing.T) {
+// segmented returns a log of some segments, which is open.
+func segmented(t *testing.T) (audit.Config, *audit.Log, *ledger) {
+	t.Helper()
 	cfg := config(t)
 	cfg.SegmentSize = 2000
 	l := mustOpen(t, cfg)
-	g := ledger{map[string]bool{}, map[string]bool{}}
+	g := &ledger{map[string]bool{}, map[string]bool{}}
 	for i := range 20 {
 		if err := g.append(t, l, i); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return cfg, l, g
+}
+
+func TestOldSegmentGone(t *testing.T) {
+	cfg, l, g := segmented(t)
 	aside := cfg.Dir + ".aside"
 	if err := os.CopyFS(aside, os.DirFS(cfg.Dir)); err != nil {
 		t.Fatal(err)
@@ -217,15 +224,7 @@ func TestOldSegmentGone(t *testing.T) {
 // Another directory in the place of a log's (a mount, a link that was turned) gets nothing
 // of it and is not held, and the log goes on when its own is back.
 func TestAnotherDirectoryInItsPlace(t *testing.T) {
-	cfg := config(t)
-	cfg.SegmentSize = 2000
-	l := mustOpen(t, cfg)
-	g := ledger{map[string]bool{}, map[string]bool{}}
-	for i := range 20 {
-		if err := g.append(t, l, i); err != nil {
-			t.Fatal(err)
-		}
-	}
+	cfg, l, g := segmented(t)
 	away := cfg.Dir + ".away"
 	if err := errors.Join(os.Rename(cfg.Dir, away), os.Mkdir(cfg.Dir, 0o750)); err != nil {
 		t.Fatal(err)

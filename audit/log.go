@@ -139,8 +139,7 @@ type Log struct {
 	turning bool      // the next segment's file may be there: nothing goes to this one any more; the leader's own
 	crowded int       // for so many more batches others are expected: one was of many, or left some waiting; the leader's own
 
-	refusals refusalFile   // how many were refused, for the process after this one
-	next     atomic.Uint64 // number of the next record, as far as the tree has grown
+	refusals refusalFile // how many were refused, for the process after this one
 
 	marks  *marks        // signed checkpoints
 	signed atomic.Uint64 // records that the newest one covers

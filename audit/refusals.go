@@ -73,6 +73,9 @@ func (r *refusalFile) write(v refusals) {
 
 // keepRefusals writes down how many were refused since the fault began.
 func (l *Log) keepRefusals() {
+	l.turn.Lock()
+	next := uint64(l.tree.n)
+	l.turn.Unlock()
 	l.refusals.mu.Lock()
 	defer l.refusals.mu.Unlock()
 	l.mu.Lock()
@@ -85,7 +88,7 @@ func (l *Log) keepRefusals() {
 		return
 	}
 	l.refusals.write(refusals{
-		Log: l.keys.verifier.Name(), Next: l.next.Load(), Since: f.since.UTC().Round(0), Refused: f.refused, Cause: f.cause.Error(),
+		Log: l.keys.verifier.Name(), Next: next, Since: f.since.UTC().Round(0), Refused: f.refused, Cause: f.cause.Error(),
 	})
 }
 

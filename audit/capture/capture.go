@@ -24,10 +24,11 @@ import (
 	"sort"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"filippo.io/age"
+
+	"sallyport/control/regular"
 )
 
 // Config is what a Store needs.
@@ -264,7 +265,7 @@ func Open(dir, sha string, who ...age.Identity) ([]byte, error) {
 	if !sumPattern.MatchString(sha) {
 		return nil, fmt.Errorf("%q is not the name of a message", sha)
 	}
-	data, err := readRegular(Path(dir, sha))
+	data, err := read(Path(dir, sha))
 	if err != nil {
 		return nil, fmt.Errorf("reading a message: %w", err)
 	}
@@ -282,16 +283,15 @@ func Open(dir, sha string, who ...age.Identity) ([]byte, error) {
 	return text, nil
 }
 
-// readRegular reads nothing that would wait for a writer.
-func readRegular(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+func read(path string) ([]byte, error) {
+	f, _, err := regular.Open(path)
+	if errors.Is(err, regular.ErrNot) {
+		err = &fs.PathError{Op: "read", Path: path, Err: ErrNotOurs}
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, errors.Join(err, &fs.PathError{Op: "read", Path: path, Err: ErrNotOurs})
-	}
 	return io.ReadAll(f)
 }
 

@@ -20,10 +20,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"sallyport/audit"
 	"sallyport/audit/verify"
+	"sallyport/control/regular"
 )
 
 // bounds are what a bundle may make its reader do. Whoever made it may mean harm, and
@@ -66,12 +66,15 @@ func CheckBundle(ctx context.Context, path, key string, anchors ...[]byte) (Bund
 
 func checkBundle(ctx context.Context, path, key string, within bounds, anchors [][]byte) (BundleReport, error) {
 	b := &opened{stopped: ctx.Err, key: key, bounds: within, files: map[string]*zip.File{}, signed: map[[sha256.Size]byte]bool{}, runs: map[string][]int64{}, named: map[string]bool{}}
-	f, size, err := openBundle(path)
+	f, st, err := regular.Open(path)
+	if errors.Is(err, regular.ErrNot) {
+		err = errors.New("it is not a regular file")
+	}
 	if err != nil {
-		return b.BundleReport, err
+		return b.BundleReport, fmt.Errorf("reading the bundle: %w", err)
 	}
 	defer f.Close()
-	z, err := list(f, size, within.directory)
+	z, err := list(f, st.Size(), within.directory)
 	if err != nil {
 		return b.BundleReport, fmt.Errorf("reading the bundle: %w", err)
 	}
@@ -86,22 +89,6 @@ func checkBundle(ctx context.Context, path, key string, within bounds, anchors [
 		err = b.madeWith(anchors)
 	}
 	return b.BundleReport, err
-}
-
-// openBundle opens nothing that would wait for a writer.
-func openBundle(path string) (*os.File, int64, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, 0, fmt.Errorf("reading the bundle: %w", err)
-	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = errors.New("it is not a regular file")
-	}
-	if err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("reading the bundle: %w", err), f.Close())
-	}
-	return f, st.Size(), nil
 }
 
 // list reads which files an archive says that it holds.

@@ -25,6 +25,7 @@ import (
 	"modernc.org/sqlite"
 
 	"sallyport/audit/query"
+	"sallyport/control/durable"
 )
 
 // Index is an open index. It is safe for use by many goroutines but for Update
@@ -185,7 +186,7 @@ func Damaged(err error) bool {
 // Full reports whether there was no room for the index.
 func Full(err error) bool {
 	bad, ok := errors.AsType[*sqlite.Error](err)
-	return ok && bad.Code()&0xff == codeFull || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return ok && bad.Code()&0xff == codeFull || durable.NoRoom(err)
 }
 
 // damaged reports whether an error says that the file is no whole database.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"sallyport/audit/checkpoint"
+	"sallyport/control/regular"
 )
 
 // Hole is a place where the numbers of records do not go up by one: the log is not
@@ -123,7 +124,7 @@ func (n *Numbers) Between(path string, next Segment) *Hole {
 // kept is the number of the first record that retention kept, as the log's note says. Whether
 // that is signed is for audit/verify.
 func kept(dir string) uint64 {
-	f, err := openRegular(filepath.Join(dir, checkpoint.RetentionFile))
+	f, _, err := regular.Open(filepath.Join(dir, checkpoint.RetentionFile))
 	if err != nil {
 		return 0
 	}

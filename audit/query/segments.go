@@ -11,11 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"sallyport/audit"
 	"sallyport/audit/segment"
+	"sallyport/control/regular"
 )
 
 // Segment is one file of a log.
@@ -87,7 +87,7 @@ func segmentFile(dir string, n fs.DirEntry) (Segment, bool, error) {
 	case err != nil:
 		return Segment{}, false, err
 	case !st.Mode().IsRegular():
-		return Segment{}, false, &fs.PathError{Op: "read", Path: s.Path, Err: errNotRegular}
+		return Segment{}, false, &fs.PathError{Op: "read", Path: s.Path, Err: regular.ErrNot}
 	}
 	s.Size = st.Size()
 	return s, true, nil
@@ -96,10 +96,10 @@ func segmentFile(dir string, n fs.DirEntry) (Segment, bool, error) {
 // Open returns the lines of s. A segment that was packed since it was listed is
 // found all the same.
 func (s Segment) Open() (io.ReadCloser, error) {
-	f, err := openRegular(s.Path)
+	f, _, err := regular.Open(s.Path)
 	if errors.Is(err, fs.ErrNotExist) && !s.Packed {
 		s.Packed = true
-		f, err = openRegular(s.Path + segment.PackedSuffix)
+		f, _, err = regular.Open(s.Path + segment.PackedSuffix)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the log: %w", err)
@@ -113,25 +113,6 @@ func (s Segment) Open() (io.ReadCloser, error) {
 	}
 	return &packed{lines, f}, nil
 }
-
-// openRegular opens nothing that would wait for a writer: what was listed may have been
-// replaced, and what was not may be anything.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-var errNotRegular = errors.New("not a regular file")
 
 // ErrDamaged is wrapped by the error of a packed segment that is cut or was
 // changed: what stands after that cannot be unpacked. Others can be read.

@@ -17,13 +17,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"sallyport/audit"
 	"sallyport/audit/query"
+	"sallyport/control/durable"
 )
 
 // Config is what a shipper needs. Dir, Bookmark, Target, Send, Tell and Now are required.
@@ -247,7 +247,7 @@ func (s *shipper) deliver(ctx context.Context, batch []audit.Record) error {
 func (s *shipper) mark(ctx context.Context) error {
 	for delay := s.Retry; ; delay = min(2*delay, 60*s.Retry) {
 		err := s.state.write(s.Bookmark)
-		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		if !durable.NoRoom(err) {
 			return err
 		}
 		if stopped := pause(ctx, delay); stopped != nil {

@@ -18,6 +18,7 @@ import (
 	"sallyport/audit/export"
 	"sallyport/audit/query"
 	"sallyport/audit/verify"
+	"sallyport/control/durable"
 	"sallyport/rules/plural"
 )
 
@@ -158,7 +159,7 @@ func writeExport(c *cobra.Command, file, format string, recs iter.Seq2[audit.Rec
 // did not. Of what is damaged, what can be read stays.
 func closeExport(c *cobra.Command, out *os.File, n int64, err error) error {
 	err = errors.Join(err, out.Close())
-	full := isFull(err)
+	full := durable.NoRoom(err)
 	if full {
 		err = hint(err, "%s --file FILE, on a disk with room", c.CommandPath())
 	}

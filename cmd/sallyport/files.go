@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/control"
+	"sallyport/control/regular"
 	"sallyport/proxy/dial"
 	"sallyport/rules"
 	"sallyport/rules/policyfile"
@@ -28,27 +29,19 @@ const (
 	demoImage          = "sallyport/sandbox:latest"
 )
 
-var (
-	errNotRegular = errors.New("not a regular file")
-	errTooLarge   = errors.New("larger than 4 MiB")
-)
+var errTooLarge = errors.New("larger than 4 MiB")
 
 // readFile reads a regular file of at most maxConfig octets. The policyfile
 // package does no I/O of its own.
 func readFile(path string) ([]byte, error) {
-	// Opening a FIFO would wait for whoever writes to it.
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // G703: a person's own path
+	f, _, err := regular.Open(path)
+	if errors.Is(err, regular.ErrNot) {
+		return nil, usage(err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, usage(&fs.PathError{Op: "read", Path: path, Err: errNotRegular})
-	}
 	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
 	if err != nil {
 		return nil, err

@@ -152,25 +152,22 @@ func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // carry sends what was admitted, reads the answer to its end, and has it recorded whatever
 // comes.
-func (d *door) carry(ctx context.Context, pass gate.Pass, req *http.Request) (resp *http.Response, err error) {
-	out := gate.Outcome{Err: errPanicked}
-	defer func() {
-		if told := pass.Done(ctx, out); told != nil {
-			resp, err = nil, errors.Join(err, told)
+func (d *door) carry(ctx context.Context, pass gate.Pass, req *http.Request) (*http.Response, error) {
+	var whole *http.Response
+	_, err := carried(ctx, pass, func() (gate.Outcome, error) {
+		resp, err := d.dialer.Forward(ctx, pass, req)
+		if err != nil {
+			return gate.Outcome{Err: err}, err
 		}
-	}()
-	resp, err = d.dialer.Forward(ctx, pass, req)
-	if out.Err = err; err != nil {
-		return nil, err
-	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxTold))
-	err = errors.Join(err, resp.Body.Close())
-	out.Status, out.Received, out.Err = resp.StatusCode, int64(len(body)), err
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxTold))
+		err = errors.Join(err, resp.Body.Close())
+		resp.Body, whole = io.NopCloser(bytes.NewReader(body)), resp
+		return gate.Outcome{Status: resp.StatusCode, Received: int64(len(body)), Err: err}, err
+	})
 	if err != nil {
 		return nil, err
 	}
-	resp.Body = io.NopCloser(bytes.NewReader(body))
-	return resp, nil
+	return whole, nil
 }
 
 // closeBody does what a RoundTripper owes also where it fails.

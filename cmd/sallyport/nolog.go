@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sallyport/control"
+	"sallyport/control/durable"
 )
 
 // noLogTurn is how long a gateway without a log tells so before it tries again.
@@ -61,11 +62,7 @@ func (e *noLogError) Unwrap() error { return e.error }
 // that others need too.
 func withoutLog(err error) bool {
 	_, ok := errors.AsType[*noLogError](err)
-	return ok || isFull(err)
-}
-
-func isFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return ok || durable.NoRoom(err)
 }
 
 // tellNoLog answers every call with why nothing can be recorded. It has no turns:

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Owner is who owns a file. -1 leaves an id as it is of whoever writes.
@@ -36,6 +37,9 @@ func Write(path string, data []byte, mode fs.FileMode, of Owner) error {
 	}
 	return SyncDir(dir)
 }
+
+// NoRoom reports an error that ends when there is room on a disk, or in a quota.
+func NoRoom(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // SyncDir brings the names in a directory to the disk.
 func SyncDir(path string) error {

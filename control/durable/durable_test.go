@@ -1,8 +1,10 @@
 package durable_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"sallyport/control/durable"
@@ -38,5 +40,16 @@ func TestWrite(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestNoRoom: a full disk and a full quota have no room, whatever the error is wrapped in.
+func TestNoRoom(t *testing.T) {
+	for err, want := range map[error]bool{
+		syscall.ENOSPC: true, fmt.Errorf("writing: %w", syscall.EDQUOT): true, syscall.EIO: false, os.ErrNotExist: false, nil: false,
+	} {
+		if got := durable.NoRoom(err); got != want {
+			t.Errorf("NoRoom(%v) = %v", err, got)
+		}
 	}
 }
